@@ -1,0 +1,1 @@
+"""The server: storage wired together, spoken to over gRPC, watched and operated."""

@@ -1,0 +1,1 @@
+"""The one append-only log that every topic shares."""

@@ -1,0 +1,104 @@
+"""Everything that can go wrong in the store, grouped by when it occurs.
+
+The world's mistakes are these exceptions, with the facts as fields. Our own are assertions.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class StoreError(Exception):
+    """The base of every error that a store raises on purpose."""
+
+
+# Opening a store
+
+
+class NotAStoreError(StoreError):
+    """The directory does not hold a store, or holds files that are none of a store's."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"{path} is not a store: {reason}")
+
+
+class StoreLockedError(StoreError):
+    """Another process has the store open for writing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        super().__init__(f"{path} is held by another process: stop it first, or open another store")
+
+
+class StoreDamagedError(StoreError):
+    """Bytes that were promised durable are not as they were written."""
+
+    def __init__(self, path: Path, physical_offset: int, reason: str) -> None:
+        self.path, self.physical_offset, self.reason = path, physical_offset, reason
+        super().__init__(
+            f"{path}: damaged at physical offset {physical_offset}: {reason}. These bytes lie "
+            "below the durable watermark, so this is not a torn write: the store is not opened "
+            "for writing"
+        )
+
+
+# Appending
+
+
+class MessageRefusedError(StoreError):
+    """The message breaks a limit of the record format; nothing was appended."""
+
+    def __init__(self, what: str, got: int, maximum: int) -> None:
+        self.what, self.got, self.maximum = what, got, maximum
+        super().__init__(f"{what} is {got} bytes, at most {maximum} are allowed")
+
+
+class DiskFullError(StoreError):
+    """There is no room for the next file; appending works again once there is."""
+
+    def __init__(self, path: Path, needed_bytes: int) -> None:
+        self.path, self.needed_bytes = path, needed_bytes
+        super().__init__(f"no room on the disk of {path}: {needed_bytes} bytes are needed")
+
+
+class FlushFailedError(StoreError):
+    """An fsync failed. It is never retried: the kernel may have dropped the dirty pages."""
+
+    def __init__(self, path: Path, cause: OSError) -> None:
+        self.path, self.cause = path, cause
+        super().__init__(f"flushing {path} failed: {cause.strerror or cause}")
+
+
+class StoreReadOnlyError(StoreError):
+    """The store takes no more messages, because a flush failed or it was opened for reading."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the store is read-only: {reason}")
+
+
+class StoreClosedError(StoreError):
+    """The store was closed."""
+
+    def __init__(self) -> None:
+        super().__init__("the store is closed")
+
+
+# Reading
+
+
+class CorruptRecordError(StoreError):
+    """The bytes at this place are not a whole, intact record."""
+
+    def __init__(self, physical_offset: int, reason: str) -> None:
+        self.physical_offset, self.reason = physical_offset, reason
+        super().__init__(f"no intact record at physical offset {physical_offset}: {reason}")
+
+
+class OffsetOutOfRangeError(StoreError):
+    """The offset lies before the first or at or after the end of what is stored."""
+
+    def __init__(self, what: str, got: int, minimum: int, end: int) -> None:
+        self.what, self.got, self.minimum, self.end = what, got, minimum, end
+        super().__init__(f"{what} {got} is outside [{minimum}, {end})")

@@ -1,0 +1,1 @@
+"""Finding messages by key and time: the hash index on disk."""
