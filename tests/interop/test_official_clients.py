@@ -1,0 +1,111 @@
+"""The official clients, unmodified, against a broker of ours in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+CHECKS = ",".join(
+    [
+        "normal_roundtrip",
+        "big_body",
+        "body_too_large",
+        "unknown_topic",
+        "type_mismatch",
+        "tag_filter",
+        "push_consumer",
+        "async_send",
+        "unacked_redelivered",
+        "change_invisible",
+    ]
+)
+TOPIC_TYPES = {"Normal": "NORMAL", "Fifo": "FIFO", "Delay": "DELAY", "Tx": "TRANSACTION"}
+
+pytestmark = [pytest.mark.slow, pytest.mark.shared]
+
+
+def command(name: str) -> str:
+    """The console script that was installed beside this interpreter."""
+    return str(Path(sys.executable).with_name(name))
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker started as a user would, with the topics and groups that the suites expect."""
+    store = tmp_path_factory.mktemp("interop") / "store"
+    server = subprocess.Popen(
+        [command("commitbus"), "serve", "--store", str(store), "--listen", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        ready = next(line for line in server.stdout if "listening on" in line)
+        address = ready.rsplit("listening on", 1)[1].split()[0]
+        for prefix in ("Py", "Jv"):
+            for name, message_type in TOPIC_TYPES.items():
+                mqadmin(address, "updateTopic", "-t", prefix + name, "-r", "4", "-w", "4",
+                        "-a", f"+message.type={message_type}")  # fmt: skip
+            mqadmin(address, "updateSubGroup", "-g", f"{prefix}GFifo", "-o", "true")
+            mqadmin(address, "updateSubGroup", "-g", f"{prefix}GDlq", "-r", "1")
+            mqadmin(address, "updateTopic", "-t", f"%DLQ%{prefix}GDlq", "-r", "1", "-w", "1",
+                    "-p", "6")  # fmt: skip
+        yield address
+    finally:
+        server.terminate()
+        assert server.wait(timeout=30) == 0
+
+
+def mqadmin(address: str, *arguments: str) -> None:
+    """Run one mqadmin command; its failure is the test's."""
+    name, *rest = arguments
+    subprocess.run(
+        [command("mqadmin"), name, "-n", address, *rest], check=True, capture_output=True
+    )
+
+
+def run_suite(
+    arguments: list[str], endpoint: str, directory: Path
+) -> subprocess.CompletedProcess[str]:
+    """Run a suite against the broker and return what it printed."""
+    environment = {
+        **os.environ,
+        "ENDPOINT": endpoint,
+        "ONLY": CHECKS,
+        "INTEROP_WORK": str(directory / "interop-work"),
+    }
+    return subprocess.run(
+        arguments, env=environment, capture_output=True, text=True, timeout=400, check=False
+    )
+
+
+def assert_all_passed(done: subprocess.CompletedProcess[str]) -> None:
+    """Every check passed, and none was left out."""
+    expected = f"{len(CHECKS.split(','))} passed, 0 failed"
+    assert done.stdout.splitlines()[-1:] == [expected], done.stdout + done.stderr
+
+
+def test_the_official_python_client_passes_its_suite(
+    endpoint: str, shared_dir: Path, tmp_path: Path
+) -> None:
+    """Sending, receiving, filters, redelivery and limits work with rocketmq-python-client."""
+    suite = shared_dir / "interop" / "python" / "suite.py"
+    assert_all_passed(run_suite([sys.executable, str(suite)], endpoint, tmp_path))
+
+
+def test_the_official_java_client_passes_its_suite(
+    endpoint: str, shared_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The same with rocketmq-client-java."""
+    missing = [tool for tool in ("javac", "mvn") if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"the Java suite is built with javac and mvn; missing: {', '.join(missing)}")
+    suite = shared_dir / "interop" / "java" / "run.sh"
+    work = tmp_path_factory.mktemp("java")
+    assert_all_passed(run_suite(["bash", str(suite)], endpoint, work))
