@@ -1,0 +1,1 @@
+"""The wire formats and the modules that `generate` makes of them."""
