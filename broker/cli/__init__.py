@@ -1,0 +1,1 @@
+"""The commands: arguments are parsed and results printed here, and nowhere else."""

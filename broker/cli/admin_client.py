@@ -1,0 +1,134 @@
+"""The operator's side of the admin service: one method for each of its calls."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Final, TypeVar, final
+
+from google.protobuf.message import Message
+
+# The library's own log lines would stand between the lines of a command's output. Read at import.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+
+from commitbus.broker.cli.output import CommandError
+from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+
+TIMEOUT_S: Final = 10.0
+
+_OPTIONS: Final = (
+    # A broker is reached directly: a proxy set for web pages does not speak to it.
+    ("grpc.enable_http_proxy", 0),
+    # A body of 4 MiB with its properties is above the library's own limit of 4 MiB.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+)
+
+_Response = TypeVar("_Response", bound=Message)
+
+
+@final
+class AdminClient:
+    """A connection to one broker. Used by one thread.
+
+    Every method raises `CommandError` when the broker does not answer, or refuses.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._channel = grpc.insecure_channel(endpoint, options=_OPTIONS)
+
+    def __enter__(self) -> AdminClient:
+        """Return the client itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def put_topic(self, request: pb.PutTopicRequest) -> pb.Topic:
+        """Create a topic or change one."""
+        return self._call("PutTopic", request, pb.Topic)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        self._call("DeleteTopic", pb.DeleteTopicRequest(name=name), pb.DeleteTopicResponse)
+
+    def topics(self) -> list[pb.Topic]:
+        """Return all topics, sorted by name."""
+        response = self._call("ListTopics", pb.ListTopicsRequest(), pb.ListTopicsResponse)
+        return list(response.topics)
+
+    def topic_status(self, topic: str) -> pb.TopicStatus:
+        """Return the offsets of a topic's queues."""
+        request = pb.GetTopicStatusRequest(topic=topic)
+        return self._call("GetTopicStatus", request, pb.TopicStatus)
+
+    def put_group(self, request: pb.PutGroupRequest) -> pb.Group:
+        """Create a group or change one."""
+        return self._call("PutGroup", request, pb.Group)
+
+    def delete_group(self, name: str) -> None:
+        """Delete a group."""
+        self._call("DeleteGroup", pb.DeleteGroupRequest(name=name), pb.DeleteGroupResponse)
+
+    def groups(self) -> list[pb.ListGroupsResponse.Summary]:
+        """Return all groups, sorted by name."""
+        response = self._call("ListGroups", pb.ListGroupsRequest(), pb.ListGroupsResponse)
+        return list(response.summaries)
+
+    def consumer_progress(self, group: str, topic: str) -> pb.ConsumerProgress:
+        """Return how far a group is; on all topics when `topic` is empty."""
+        request = pb.GetConsumerProgressRequest(group=group, topic=topic)
+        return self._call("GetConsumerProgress", request, pb.ConsumerProgress)
+
+    def broker(self) -> pb.Broker:
+        """Return the broker's name, rates and state."""
+        return self._call("GetBroker", pb.GetBrokerRequest(), pb.Broker)
+
+    def query_messages(self, request: pb.QueryMessagesRequest) -> list[pb.Message]:
+        """Return messages by key or tag, without bodies, newest first."""
+        return list(self._call("QueryMessages", request, pb.QueryMessagesResponse).messages)
+
+    def message(self, request: pb.GetMessageRequest) -> pb.GetMessageResponse:
+        """Return one message, and what became of it in each group."""
+        return self._call("GetMessage", request, pb.GetMessageResponse)
+
+    def send(self, request: pb.SendMessageRequest) -> pb.SendMessageResponse:
+        """Send one message."""
+        return self._call("SendMessage", request, pb.SendMessageResponse)
+
+    def _call(self, name: str, request: Message, response_type: type[_Response]) -> _Response:
+        method = self._channel.unary_unary(
+            f"/commitbus.admin.v1.Admin/{name}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=response_type.FromString,
+        )
+        try:
+            response = method(request, timeout=TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise CommandError(self._explanation(error)) from None
+        assert isinstance(response, response_type)
+        return response
+
+    def _explanation(self, error: grpc.RpcError) -> str:
+        # The type says RpcError; what a call raises is always a Call as well.
+        assert isinstance(error, grpc.Call)
+        details = error.details() or ""
+        match error.code():
+            case grpc.StatusCode.UNAVAILABLE:
+                return f"no broker answers at {self._endpoint}: {details}"
+            case grpc.StatusCode.DEADLINE_EXCEEDED:
+                return f"the broker at {self._endpoint} did not answer within {TIMEOUT_S:.0f} s"
+            case grpc.StatusCode.UNIMPLEMENTED:
+                return f"the server at {self._endpoint} is no commitbus broker: {details}"
+            case code if code is grpc.StatusCode.UNKNOWN or code is grpc.StatusCode.INTERNAL:
+                return f"the broker at {self._endpoint} failed: {details}"
+        return details or error.code().name

@@ -1,0 +1,90 @@
+"""mqadmin's commands about the cluster."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Final
+
+from commitbus.broker.cli.mqadmin import Command
+from commitbus.broker.cli.mqadmin_options import add_cluster, check_cluster
+from commitbus.broker.cli.output import Answer, Table, print_answer
+
+if TYPE_CHECKING:
+    from commitbus.broker.cli.admin_client import AdminClient
+    from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+
+_RATES: Final = {
+    "#Cluster Name": "cluster",
+    "#Broker Name": "broker_name",
+    "#BID": "broker_id",
+    "#Addr": "address",
+    "#Version": "version",
+    "#InTPS(LOAD)": "in_load",
+    "#OutTPS(LOAD)": "out_load",
+    "#Timer(Progress)": "timer",
+    "#PCWait(ms)": "page_cache_wait_ms",
+    "#Hour": "hour",
+    "#SPACE": "space",
+    "#ACTIVATED": "activated",
+}
+_TOTALS: Final = {
+    "#Cluster Name": "cluster",
+    "#Broker Name": "broker_name",
+    "#InTotalYest": "in_total_yesterday",
+    "#OutTotalYest": "out_total_yesterday",
+    "#InTotalToday": "in_total_today",
+    "#OutTotalToday": "out_total_today",
+}
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    add_cluster(parser)
+    parser.add_argument(
+        "-m", "--moreStats", action="store_true", help="totals of today and yesterday"
+    )
+    parser.add_argument(
+        "-i", "--interval", type=float, metavar="SECONDS", help="print again and again"
+    )
+
+
+def _list(client: AdminClient, options: argparse.Namespace) -> Answer:
+    check_cluster(client, options)
+    columns = _TOTALS if options.moreStats else _RATES
+    while True:
+        rows = [_row(client.broker())]
+        answer = Answer(rows, [Table(columns, rows)])
+        if options.interval is None:
+            return answer
+        print_answer(answer, as_json=options.json)
+        time.sleep(max(options.interval, 0.1))
+
+
+def _row(broker: pb.Broker) -> dict[str, object]:
+    earliest_ms = broker.earliest_message_ms
+    hours = (time.time_ns() / 1e6 - earliest_ms) / 3_600_000 if earliest_ms >= 0 else 0.0
+    return {
+        "cluster": broker.cluster,
+        "broker_name": broker.name,
+        "broker_id": broker.id,
+        "address": broker.address,
+        "version": broker.version,
+        "in_tps": broker.in_tps,
+        "out_tps": broker.out_tps,
+        # Behind the rate RocketMQ shows its thread pools' queues, which we do not have.
+        "in_load": f"{broker.in_tps:.2f}(0,0ms)",
+        "out_load": f"{broker.out_tps:.2f}(0,0ms|0,0ms)",
+        "timer": "0-0(0.0w, 0.0, 0.0)",
+        "page_cache_wait_ms": 0,
+        "hour": round(hours, 2),
+        "space": f"{broker.disk_ratio:.4f}",
+        "activated": broker.active,
+        "in_total_yesterday": broker.in_total_yesterday,
+        "out_total_yesterday": broker.out_total_yesterday,
+        "in_total_today": broker.in_total_today,
+        "out_total_today": broker.out_total_today,
+        "boot_ms": broker.boot_ms,
+    }
+
+
+COMMANDS: Final = (Command("clusterList", _list_arguments, _list),)

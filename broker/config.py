@@ -1,0 +1,357 @@
+"""What an operator may set, and what each setting costs.
+
+A configuration is a flat TOML file. A key is the field's name here, or the name that RocketMQ's
+`broker.conf` has for it; an unknown key is refused, because a misspelt setting that is silently
+ignored is a setting nobody has.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, cast, final
+
+from commitbus.flush.policy import FlushMode
+
+DEFAULT_PORT: Final = 8081
+"""The port of RocketMQ's proxy, which every client's examples use."""
+
+
+_PORT_ALIASES: Final = ("listenPort", "grpcServerPort")
+"""RocketMQ's names for the port of `listen` alone."""
+
+
+class ConfigError(ValueError):
+    """A setting is unknown, or its value cannot be used."""
+
+    def __init__(self, key: str, reason: str, *, source: str = "") -> None:
+        self.key, self.reason, self.source = key, reason, source
+        super().__init__(f"{source}: {key}: {reason}" if source else f"{key}: {reason}")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Doc:
+    """What a reader of the configuration has to know about one setting."""
+
+    unit: str
+    reason: str
+    """Why the default is what it is."""
+    danger: str
+    """What goes wrong when it is set badly."""
+    aliases: tuple[str, ...]
+    """RocketMQ's names for it."""
+    live: bool
+    """Whether it may change while the broker runs."""
+
+
+def _doc(
+    *, unit: str, reason: str, danger: str, aliases: tuple[str, ...] = (), live: bool = False
+) -> dict[str, Doc]:
+    return {"doc": Doc(unit, reason, danger, aliases, live)}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """The settings of one broker process; validated when made.
+
+    Raises:
+        ConfigError: a value cannot be used.
+    """
+
+    store_directory: Path = field(
+        default=Path("commitbus-store"),
+        metadata=_doc(
+            unit="path",
+            reason="beside the work at hand, so that a first try needs no rights and no set-up",
+            danger="a relative path depends on where the process is started: set an absolute one "
+            "for a service",
+            aliases=("storePathRootDir",),
+        ),
+    )
+    listen: str = field(
+        default=f"127.0.0.1:{DEFAULT_PORT}",
+        metadata=_doc(
+            unit="host:port",
+            reason="this machine only: there is no authentication yet; port 0 takes a free one",
+            danger="another host lets everyone who reaches it read and write all topics",
+            aliases=_PORT_ALIASES,
+        ),
+    )
+    advertise: str = field(
+        default="",
+        metadata=_doc(
+            unit="host:port",
+            reason="empty: clients are told the address we listen on",
+            danger="clients connect to exactly this address after their first call; one that they "
+            "cannot reach leaves them without a broker",
+        ),
+    )
+    metrics_port: int = field(
+        default=-1,
+        metadata=_doc(
+            unit="port",
+            reason="-1: off; 0 takes a free one; RocketMQ's own is 5557",
+            danger="topic and group names are shown to everyone who reaches the port",
+            aliases=("metricsPromExporterPort",),
+        ),
+    )
+    broker_name: str = field(
+        default="broker-a",
+        metadata=_doc(
+            unit="name",
+            reason="RocketMQ's default in its examples",
+            danger="part of every receipt handle: after a change, messages in flight cannot be "
+            "acknowledged and are delivered again",
+            aliases=("brokerName",),
+        ),
+    )
+    cluster_name: str = field(
+        default="DefaultCluster",
+        metadata=_doc(
+            unit="name",
+            reason="RocketMQ's default",
+            danger="dashboards and alerts select by it",
+            aliases=("brokerClusterName",),
+        ),
+    )
+    flush_mode: FlushMode = field(
+        default=FlushMode.ASYNC_FLUSH,
+        metadata=_doc(
+            unit="SYNC_FLUSH or ASYNC_FLUSH",
+            reason="RocketMQ's default; an acknowledged message survives the process in both",
+            danger="ASYNC_FLUSH loses up to flush_interval_ms of acknowledged messages at a power "
+            "cut; SYNC_FLUSH makes each send wait for the disk",
+            aliases=("flushDiskType",),
+        ),
+    )
+    flush_interval_ms: int = field(
+        default=500,
+        metadata=_doc(
+            unit="milliseconds",
+            reason="RocketMQ's default",
+            danger="with ASYNC_FLUSH, this much is lost at a power cut",
+            aliases=("flushIntervalCommitLog",),
+        ),
+    )
+    auto_create_topics: bool = field(
+        default=False,
+        metadata=_doc(
+            unit="true or false",
+            reason="off: a misspelt topic is an error, not a second topic",
+            danger="every client can make topics, and each takes disk space",
+            aliases=("autoCreateTopicEnable",),
+        ),
+    )
+    max_body_bytes: int = field(
+        default=4 * 1024 * 1024,
+        metadata=_doc(
+            unit="bytes",
+            reason="the limit of RocketMQ's proxy, which clients assume",
+            danger="a body is held in memory several times on its way",
+            aliases=("maxMessageSize",),
+        ),
+    )
+    log_file_bytes: int = field(
+        default=1024 * 1024 * 1024,
+        metadata=_doc(
+            unit="bytes",
+            reason="RocketMQ's default; files are allocated in full",
+            danger="must stay what it was when the store was made: files are found by their size",
+            aliases=("mappedFileSizeCommitLog",),
+        ),
+    )
+    queue_file_bytes: int = field(
+        default=300_000 * 20,
+        metadata=_doc(
+            unit="bytes, a multiple of 20",
+            reason="RocketMQ's default: 300,000 messages of one queue",
+            danger="must stay what it was when the store was made",
+            aliases=("mappedFileSizeConsumeQueue",),
+        ),
+    )
+    index_slots: int = field(
+        default=5_000_000,
+        metadata=_doc(
+            unit="hash slots in an index file",
+            reason="RocketMQ's default",
+            danger="must stay what it was when the store was made",
+            aliases=("maxHashSlotNum",),
+        ),
+    )
+    index_entries: int = field(
+        default=20_000_000,
+        metadata=_doc(
+            unit="keys in an index file",
+            reason="RocketMQ's default: a file of 420 MB, allocated when first needed",
+            danger="must stay what it was when the store was made",
+            aliases=("maxIndexNum",),
+        ),
+    )
+    progress_save_interval_ms: int = field(
+        default=100,
+        metadata=_doc(
+            unit="milliseconds",
+            reason="one small SQLite transaction for all groups; the journal covers the time since",
+            danger="a long one makes the journal, and with it a restart, longer",
+            aliases=("flushConsumerOffsetInterval",),
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("listen", "advertise"):
+            if text := getattr(self, name):
+                _checked(name, text, split_host_port)
+        for name in ("broker_name", "cluster_name"):
+            _require(name, _is_name(getattr(self, name)), "must be a name without blanks")
+        _require("metrics_port", -1 <= self.metrics_port <= 65535, "must be a port, or -1 for off")
+        for name, minimum in _MINIMUM.items():
+            _require(name, getattr(self, name) >= minimum, f"must be at least {minimum}")
+        _require("queue_file_bytes", self.queue_file_bytes % 20 == 0, "must be a multiple of 20")
+        # A record of the largest body, properties and topic must fit into one file.
+        _require(
+            "log_file_bytes",
+            self.log_file_bytes >= self.max_body_bytes + 64 * 1024,
+            f"must hold a message of max_body_bytes ({self.max_body_bytes}) with its properties",
+        )
+        _require("log_file_bytes", self.log_file_bytes < 2**31, "must be below 2 GiB")
+
+    @property
+    def listen_host(self) -> str:
+        """The host to listen on."""
+        return split_host_port(self.listen)[0]
+
+    def with_changes(self, changes: Mapping[str, object], *, source: str = "") -> BrokerConfig:
+        """Return a configuration with some settings changed.
+
+        Args:
+            changes: setting or RocketMQ alias to value, as TOML gives them.
+            source: where they come from, for the message of an error.
+
+        Raises:
+            ConfigError: a setting is unknown or given twice, or a value cannot be used.
+        """
+        values: dict[str, object] = {}
+        for key, value in changes.items():
+            name = _NAMES.get(key)
+            if name is None:
+                raise ConfigError(key, f"no such setting{_suggestion(key)}", source=source)
+            if name in values:
+                raise ConfigError(key, f"{name} is set twice", source=source)
+            if key in _PORT_ALIASES and type(value) is int:
+                values[name] = join_host_port(self.listen_host, value)
+            else:
+                values[name] = _converted(name, key, value, source)
+        try:
+            return replace(self, **cast("dict[str, Any]", values))
+        except ConfigError as error:
+            raise ConfigError(error.key, error.reason, source=source) from None
+
+
+def load_config(path: Path) -> BrokerConfig:
+    """Return the defaults with the settings of a TOML file.
+
+    Raises:
+        ConfigError: the file cannot be read, is not TOML, or has a setting that cannot be used.
+    """
+    try:
+        with path.open("rb") as file:
+            settings = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(
+            "--config", f"cannot be read: {error.strerror}", source=str(path)
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("--config", f"is not TOML: {error}", source=str(path)) from None
+    return BrokerConfig().with_changes(settings, source=str(path))
+
+
+def split_host_port(text: str) -> tuple[str, int]:
+    """Return host and port of `host:port`; an IPv6 address stands in brackets.
+
+    Raises:
+        ValueError: `text` is something else.
+    """
+    host, separator, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not separator or not host or (":" in host and not bracketed):
+        raise ValueError(f"{text!r} is not host:port (an IPv6 address needs brackets)")
+    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise ValueError(f"{port!r} is not a port (0 to 65535)")
+    return (host[1:-1] if bracketed else host), int(port)
+
+
+def join_host_port(host: str, port: int) -> str:
+    """Return `host:port`, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def setting_docs() -> list[tuple[str, object, Doc]]:
+    """Return name, default and documentation of every setting, in the order of the class."""
+    return [(entry.name, entry.default, _doc_of(entry)) for entry in fields(BrokerConfig)]
+
+
+def _doc_of(entry: Field[Any]) -> Doc:
+    doc = entry.metadata["doc"]
+    assert isinstance(doc, Doc)
+    return doc
+
+
+_MINIMUM: Final = {
+    "flush_interval_ms": 1,
+    "max_body_bytes": 1,
+    "queue_file_bytes": 20,
+    "index_slots": 1,
+    "index_entries": 2,
+    "progress_save_interval_ms": 1,
+}
+
+_NAMES: Final[Mapping[str, str]] = {
+    key: entry.name
+    for entry in fields(BrokerConfig)
+    for key in (entry.name, *_doc_of(entry).aliases)
+}
+
+
+def _suggestion(key: str) -> str:
+    """Return the nearest valid name as a half sentence; nothing when none is near."""
+    by_lower = {name.lower(): name for name in _NAMES}
+    near = get_close_matches(key.lower(), by_lower, n=1)
+    return f"; did you mean {by_lower[near[0]]}?" if near else ""
+
+
+def _converted(name: str, key: str, value: object, source: str) -> object:
+    """Return a TOML value as the field's type."""
+    default = next(entry.default for entry in fields(BrokerConfig) if entry.name == name)
+    if isinstance(default, FlushMode):
+        modes = ", ".join(FlushMode)
+        if not isinstance(value, str) or value not in list(FlushMode):
+            raise ConfigError(key, f"must be one of {modes}, not {value!r}", source=source)
+        return FlushMode(value)
+    if isinstance(default, Path) and isinstance(value, str | Path) and str(value):
+        return Path(value)
+    # bool is an int to Python, but `metrics_port = true` is a mistake.
+    if type(value) is not type(default):
+        wanted = {bool: "true or false", int: "a whole number"}.get(type(default), "a text")
+        raise ConfigError(key, f"must be {wanted}, not {value!r}", source=source)
+    return value
+
+
+def _is_name(text: str) -> bool:
+    return bool(text) and text.isprintable() and " " not in text
+
+
+def _require(key: str, condition: bool, reason: str) -> None:  # noqa: FBT001 - as in assert
+    if not condition:
+        raise ConfigError(key, reason)
+
+
+def _checked(key: str, text: str, parse: Callable[[str], object]) -> None:
+    try:
+        parse(text)
+    except ValueError as error:
+        raise ConfigError(key, str(error)) from None
