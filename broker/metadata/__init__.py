@@ -1,0 +1,1 @@
+"""What the broker knows beside the log: topics, groups, and how far each group has come."""

@@ -1,0 +1,186 @@
+"""What the broker knows of a consumer group, and how `subscriptionGroup.json` says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, final
+
+from commitbus.broker.metadata.documents import (
+    DocumentError,
+    Json,
+    JsonObject,
+    from_strings,
+    integer,
+    strings,
+    table,
+    truth,
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CustomizedBackoff:
+    """Redelivery after a listed delay per attempt; the last one serves all later attempts."""
+
+    next_ms: tuple[int, ...] = (
+        1_000,
+        5_000,
+        10_000,
+        30_000,
+        60_000,
+        120_000,
+        180_000,
+        240_000,
+        300_000,
+        360_000,
+        420_000,
+        480_000,
+        540_000,
+        600_000,
+        1_200_000,
+        1_800_000,
+        3_600_000,
+        7_200_000,
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExponentialBackoff:
+    """Redelivery after `initial_ms * multiplier ** attempt`, at most `max_ms`."""
+
+    initial_ms: int = 5_000
+    max_ms: int = 7_200_000
+    multiplier: int = 2
+
+
+Backoff = CustomizedBackoff | ExponentialBackoff
+
+DEFAULT_BACKOFF: Final = CustomizedBackoff()
+
+LITE_BIND_TOPIC_ATTRIBUTE: Final = "lite.bind.topic"
+PRIORITY_FACTOR_ATTRIBUTE: Final = "priority.factor"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """A consumer group as its operator set it up; the defaults are RocketMQ's."""
+
+    name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    """Deliveries after the first one; the message is a dead letter after that."""
+    backoff: Backoff = DEFAULT_BACKOFF
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    attributes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """RocketMQ's names without the `+` of its command line, such as `lite.bind.topic`."""
+
+
+def encode_group(config: GroupConfig) -> JsonObject:
+    """Return the entry of `subscriptionGroupTable`, its names in RocketMQ's order."""
+    return {
+        "attributes": from_strings(config.attributes),
+        "brokerId": config.broker_id,
+        "consumeBroadcastEnable": config.consume_broadcast_enable,
+        "consumeEnable": config.consume_enable,
+        "consumeFromMinEnable": config.consume_from_min_enable,
+        "consumeMessageOrderly": config.consume_message_orderly,
+        "consumeTimeoutMinute": config.consume_timeout_minute,
+        "groupName": config.name,
+        "groupRetryPolicy": _encode_backoff(config.backoff),
+        "groupSysFlag": config.group_sys_flag,
+        "notifyConsumerIdsChangedEnable": config.notify_consumer_ids_changed_enable,
+        "retryMaxTimes": config.retry_max_times,
+        "retryQueueNums": config.retry_queue_nums,
+        "whichBrokerWhenConsumeSlowly": config.which_broker_when_consume_slowly,
+    }
+
+
+def decode_group(name: str, entry: Json) -> GroupConfig:
+    """Return the group of an entry of `subscriptionGroupTable`; what is left out has its default.
+
+    Raises:
+        DocumentError: The entry is no object, or a field has the wrong type or an impossible value.
+    """
+    if not isinstance(entry, dict):
+        raise DocumentError(f"group {name!r} is no object")
+    default = GroupConfig(name)
+    return GroupConfig(
+        name=name,
+        consume_enable=truth(entry, "consumeEnable", default=default.consume_enable),
+        consume_from_min_enable=truth(
+            entry, "consumeFromMinEnable", default=default.consume_from_min_enable
+        ),
+        consume_broadcast_enable=truth(
+            entry, "consumeBroadcastEnable", default=default.consume_broadcast_enable
+        ),
+        consume_message_orderly=truth(
+            entry, "consumeMessageOrderly", default=default.consume_message_orderly
+        ),
+        retry_queue_nums=integer(entry, "retryQueueNums", default.retry_queue_nums),
+        # -1 is RocketMQ's "without end" for remoting consumers.
+        retry_max_times=integer(entry, "retryMaxTimes", default.retry_max_times, minimum=-1),
+        backoff=_decode_backoff(table(entry, "groupRetryPolicy")),
+        broker_id=integer(entry, "brokerId", default.broker_id),
+        which_broker_when_consume_slowly=integer(
+            entry, "whichBrokerWhenConsumeSlowly", default.which_broker_when_consume_slowly
+        ),
+        notify_consumer_ids_changed_enable=truth(
+            entry,
+            "notifyConsumerIdsChangedEnable",
+            default=default.notify_consumer_ids_changed_enable,
+        ),
+        group_sys_flag=integer(entry, "groupSysFlag", default.group_sys_flag),
+        consume_timeout_minute=integer(
+            entry, "consumeTimeoutMinute", default.consume_timeout_minute
+        ),
+        attributes=MappingProxyType(strings(entry, "attributes")),
+    )
+
+
+def _encode_backoff(backoff: Backoff) -> JsonObject:
+    if isinstance(backoff, ExponentialBackoff):
+        return {
+            "exponentialRetryPolicy": {
+                "initial": backoff.initial_ms,
+                "max": backoff.max_ms,
+                "multiplier": backoff.multiplier,
+            },
+            "type": "EXPONENTIAL",
+        }
+    if backoff == DEFAULT_BACKOFF:
+        return {"type": "CUSTOMIZED"}
+    return {"customizedRetryPolicy": {"next": list(backoff.next_ms)}, "type": "CUSTOMIZED"}
+
+
+def _decode_backoff(policy: JsonObject) -> Backoff:
+    if policy.get("type", "CUSTOMIZED") == "EXPONENTIAL":
+        entry, default = table(policy, "exponentialRetryPolicy"), ExponentialBackoff()
+        return ExponentialBackoff(
+            initial_ms=integer(entry, "initial", default.initial_ms),
+            max_ms=integer(entry, "max", default.max_ms),
+            multiplier=integer(entry, "multiplier", default.multiplier, minimum=1),
+        )
+    listed = table(policy, "customizedRetryPolicy").get("next")
+    if listed is None:
+        return DEFAULT_BACKOFF
+    if not isinstance(listed, list) or not listed:
+        raise DocumentError("customizedRetryPolicy.next is no list of delays")
+    return CustomizedBackoff(tuple(_delay(item) for item in listed))
+
+
+def _delay(value: Json) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise DocumentError("customizedRetryPolicy.next holds something else than milliseconds")
+    return value

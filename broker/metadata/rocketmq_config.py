@@ -1,0 +1,102 @@
+"""The files of `config/`, which RocketMQ keeps its topics, groups and offsets in.
+
+They are a mirror: the truth is in our databases, and the mirror lets the original open the
+directory. It is also the way in. A file without our mark in it was written by RocketMQ (fastjson
+neither minds a name it does not know nor writes it back), so it is newer than what we hold.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, final
+
+from commitbus.broker.metadata.documents import (
+    DocumentError,
+    JsonObject,
+    format_document,
+    integer,
+    parse_document,
+    table,
+)
+from commitbus.broker.metadata.errors import StateFileError
+from commitbus.commitlog.clock import Clock
+from commitbus.commitlog.file_system import FileSystem
+
+CONFIG_DIRECTORY: Final = "config"
+FILE_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Half a million topics take that much; a larger file is refused before it is read."""
+
+_MARK_KEY: Final = "writtenBy"
+_MARK: Final = "commitbus"
+
+
+@final
+class ConfigFile:
+    """One of the files. Not thread-safe.
+
+    Args:
+        path: Where it lies; its directory is made when first written.
+        clock: For the time in its `dataVersion`.
+        file_system: What it is read and written through.
+    """
+
+    __slots__ = ("_clock", "_document", "_file_system", "path")
+
+    def __init__(self, path: Path, *, clock: Clock, file_system: FileSystem) -> None:
+        self.path = path
+        self._clock, self._file_system = clock, file_system
+        self._document: JsonObject = {}
+
+    def load(self) -> JsonObject | None:
+        """Read the file; return its content if RocketMQ wrote it, None if we did or it is absent.
+
+        While RocketMQ replaces the file only its `.bak` is there, which then counts.
+
+        Raises:
+            StateFileError: It is no such file.
+        """
+        for path in (self.path, self.path.with_name(self.path.name + ".bak")):
+            if self._file_system.exists(path):
+                self._document = self._read(path)
+                return None if self._document.get(_MARK_KEY) == _MARK else self._document
+        return None
+
+    def save(self, tables: JsonObject) -> None:
+        """Replace the tables of the file atomically; what else it holds is kept.
+
+        Raises:
+            OSError: The old file is still there, whole.
+        """
+        version = table(self._document, "dataVersion")
+        version["counter"] = integer(version, "counter", 0) + 1
+        version.setdefault("stateVersion", 0)
+        version["timestamp"] = self._clock.now_ms()
+        kept = {key: value for key, value in self._document.items() if key != "dataVersion"}
+        self._document = {"dataVersion": version, **kept, **tables, _MARK_KEY: _MARK}
+        self._replace(format_document(self._document))
+
+    def _read(self, path: Path) -> JsonObject:
+        file = self._file_system.open(path, writable=False)
+        try:
+            if (size := file.size()) > FILE_BYTES_MAX:
+                raise StateFileError(path, f"{size} bytes are too many, {FILE_BYTES_MAX} allowed")
+            document = parse_document(file.pread(size, 0))
+            integer(table(document, "dataVersion"), "counter", 0)
+        except DocumentError as error:
+            raise StateFileError(path, f"it is not as RocketMQ writes it: {error}") from error
+        finally:
+            file.close()
+        return document
+
+    def _replace(self, data: bytes) -> None:
+        directory, temporary = self.path.parent, self.path.with_name(self.path.name + ".tmp")
+        self._file_system.make_directories(directory)
+        file = self._file_system.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.pwrite(data, 0)
+            file.sync_data()
+        finally:
+            file.close()
+        self._file_system.rename(temporary, self.path)
+        self._file_system.sync_directory(directory)

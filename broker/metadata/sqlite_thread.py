@@ -1,0 +1,211 @@
+"""One SQLite database, one thread that owns its connection.
+
+SQLite waits for the disk, the trio thread never does: work is handed over as functions of the
+database and awaited. One writer per file also means that no job ever meets a locked database.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Final, Generic, TypeVar, final
+
+import trio
+from sqlite_utils import Database
+
+from commitbus.broker.metadata.errors import StateFileError, StateVersionError, StateWriteError
+
+T = TypeVar("T")
+Tick = Callable[[Database], None]
+
+BUSY_TIMEOUT_S: Final = 5.0
+"""How long to wait for somebody else's lock, such as a `sqlite3` shell on the same file."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The tables of a database, and the two numbers in its header that tell it from others."""
+
+    application_id: int
+    """`PRAGMA application_id`: four letters that name the kind of file."""
+    version: int
+    """`PRAGMA user_version`."""
+    statements: str
+    """What makes the tables, separated by semicolons."""
+
+
+@final
+class _Job(Generic[T]):
+    """A piece of work and, once `done`, its value or its error."""
+
+    __slots__ = ("done", "error", "value", "work")
+
+    def __init__(self, work: Callable[[Database], T], done: Callable[[], object]) -> None:
+        self.work, self.done = work, done
+        self.value: T | None = None
+        self.error: Exception | None = None
+
+    def run(self, database: Database) -> None:
+        try:
+            self.value = self.work(database)
+        except Exception as error:  # noqa: BLE001 - it is raised again where the result is awaited
+            self.error = error
+        self.done()
+
+    def result(self) -> T:
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value] # set by run(), where T may include None
+
+
+@final
+class SqliteThread:
+    """A database in write-ahead mode and the thread that alone touches it.
+
+    Args:
+        path: The file; it is created when missing, its directory is not.
+        schema: What an empty file is made into, and what any other has to be.
+        sync_commits: Whether a commit is on stable storage when it returns, or only survives the
+            process.
+        tick: Called on the thread about every `tick_interval_s`, busy or not. It handles its
+            own errors.
+        tick_interval_s: Seconds between two ticks.
+
+    Raises:
+        StateVersionError: The file was written by a newer commitbus.
+        StateFileError: The file is no database of ours, or is damaged.
+    """
+
+    __slots__ = ("_database", "_jobs", "_path", "_thread", "_tick", "_tick_interval_s")
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        schema: Schema,
+        sync_commits: bool,
+        tick: Tick,
+        tick_interval_s: float,
+    ) -> None:
+        self._path, self._tick, self._tick_interval_s = path, tick, tick_interval_s
+        self._database = _open(path, schema, sync_commits=sync_commits)
+        self._jobs: SimpleQueue[_Job[object] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name=f"sqlite {path.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def path(self) -> Path:
+        """The database file."""
+        return self._path
+
+    def run_sync(self, work: Callable[[Database], T]) -> T:
+        """Run `work` on the thread and wait for it without trio: at open, at close, in tests.
+
+        Raises:
+            StateWriteError: SQLite could not do it; a transaction of `work` was rolled back.
+        """
+        done = threading.Event()
+        job = _Job(work, done.set)
+        self._jobs.put(job)
+        done.wait()
+        return self._result(job)
+
+    async def run(self, work: Callable[[Database], T]) -> T:
+        """Run `work` on the thread and let other tasks go on meanwhile.
+
+        A cancellation takes effect only after the work is done: it cannot be called back, and
+        whoever keeps a copy in memory must learn how it ended.
+
+        Raises:
+            StateWriteError: SQLite could not do it; a transaction of `work` was rolled back.
+        """
+        done, token = trio.Event(), trio.lowlevel.current_trio_token()
+        job = _Job(work, lambda: token.run_sync_soon(done.set))
+        self._jobs.put(job)
+        with trio.CancelScope(shield=True):
+            await done.wait()
+        return self._result(job)
+
+    def wake(self) -> None:
+        """Have the thread tick now, without waiting for it."""
+        self._jobs.put(_Job(self._tick, _nothing))
+
+    def close(self) -> None:
+        """Finish what was handed over, then close the database. A second call does nothing."""
+        if self._thread.is_alive():
+            self._jobs.put(None)
+            self._thread.join()
+
+    def _result(self, job: _Job[T]) -> T:
+        try:
+            return job.result()
+        except sqlite3.Error as error:
+            raise StateWriteError(self._path, str(error)) from error
+
+    def _serve(self) -> None:
+        next_tick_s = time.monotonic() + self._tick_interval_s
+        while True:
+            wait_s = next_tick_s - time.monotonic()
+            if wait_s <= 0:
+                self._tick(self._database)
+                next_tick_s = time.monotonic() + self._tick_interval_s
+                continue
+            try:
+                job = self._jobs.get(timeout=wait_s)
+            except Empty:
+                continue
+            if job is None:
+                break
+            job.run(self._database)
+        # The last connection to close checkpoints the write-ahead log into the database.
+        self._database.close()
+
+
+def _nothing() -> None:
+    """Nobody waits."""
+
+
+def _open(path: Path, schema: Schema, *, sync_commits: bool) -> Database:
+    connection: sqlite3.Connection | None = None
+    try:
+        # The caller opens and learns what is wrong; from then on the thread alone uses it.
+        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
+        database = Database(connection, execute_plugins=False)
+        _check_schema(database, path, schema)
+        database.enable_wal()
+        database.execute(f"PRAGMA synchronous = {'FULL' if sync_commits else 'NORMAL'}")
+    except (sqlite3.Error, StateFileError) as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, StateFileError):
+            raise
+        raise StateFileError(path, f"it cannot be opened as a database: {error}") from error
+    return database
+
+
+def _check_schema(database: Database, path: Path, schema: Schema) -> None:
+    version, application_id = _pragma(database, "user_version"), _pragma(database, "application_id")
+    if version == application_id == 0 and not database.table_names():
+        # One transaction: a kill leaves either an empty file or a whole schema.
+        database.executescript(
+            f"BEGIN; {schema.statements}; PRAGMA application_id = {schema.application_id}; "
+            f"PRAGMA user_version = {schema.version}; COMMIT;"
+        )
+        return
+    if application_id != schema.application_id:
+        raise StateFileError(path, "it is a database of something else")
+    if version > schema.version:
+        raise StateVersionError(path, version, schema.version)
+    if (found := _pragma(database, "quick_check(1)")) != "ok":
+        raise StateFileError(path, f"it is damaged: {found}")
+
+
+def _pragma(database: Database, name: str) -> object:
+    row = database.execute(f"PRAGMA {name}").fetchone()
+    return row[0] if row else None

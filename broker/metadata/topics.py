@@ -1,0 +1,107 @@
+"""What the broker knows of a topic, and how RocketMQ's `topics.json` says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, final
+
+from commitbus.broker.metadata.documents import (
+    DocumentError,
+    Json,
+    JsonObject,
+    from_strings,
+    integer,
+    strings,
+    truth,
+)
+
+PERM_WRITE: Final = 2
+PERM_READ: Final = 4
+
+MESSAGE_TYPE_ATTRIBUTE: Final = "message.type"
+LITE_EXPIRATION_ATTRIBUTE: Final = "lite.topic.expiration"
+
+
+@final
+class MessageType(StrEnum):
+    """What kind of message a topic takes, named as RocketMQ's attribute `message.type`."""
+
+    UNSPECIFIED = "UNSPECIFIED"
+    NORMAL = "NORMAL"
+    FIFO = "FIFO"
+    DELAY = "DELAY"
+    TRANSACTION = "TRANSACTION"
+    MIXED = "MIXED"
+    LITE = "LITE"
+    PRIORITY = "PRIORITY"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic as its operator set it up."""
+
+    name: str
+    read_queue_nums: int = 8
+    write_queue_nums: int = 8
+    perm: int = PERM_READ | PERM_WRITE
+    """Bits: `PERM_READ`, `PERM_WRITE`."""
+    order: bool = False
+    topic_sys_flag: int = 0
+    attributes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """RocketMQ's names without the `+` of its command line, such as `message.type`."""
+
+    @property
+    def message_type(self) -> MessageType:
+        """The kind of message it takes: NORMAL where no or an unknown one was set."""
+        try:
+            return MessageType(self.attributes.get(MESSAGE_TYPE_ATTRIBUTE, MessageType.NORMAL))
+        except ValueError:
+            return MessageType.NORMAL
+
+    @property
+    def readable(self) -> bool:
+        """Whether consumers may receive from it."""
+        return bool(self.perm & PERM_READ)
+
+    @property
+    def writable(self) -> bool:
+        """Whether producers may send to it."""
+        return bool(self.perm & PERM_WRITE)
+
+
+def encode_topic(config: TopicConfig) -> JsonObject:
+    """Return the entry of `topicConfigTable`, its names in RocketMQ's order."""
+    return {
+        "attributes": from_strings(config.attributes),
+        "order": config.order,
+        "perm": config.perm,
+        "readQueueNums": config.read_queue_nums,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": config.name,
+        "topicSysFlag": config.topic_sys_flag,
+        "writeQueueNums": config.write_queue_nums,
+    }
+
+
+def decode_topic(name: str, entry: Json) -> TopicConfig:
+    """Return the topic of an entry of `topicConfigTable`; what it leaves out has its default.
+
+    Raises:
+        DocumentError: The entry is no object, or a field has the wrong type or an impossible value.
+    """
+    if not isinstance(entry, dict):
+        raise DocumentError(f"topic {name!r} is no object")
+    default = TopicConfig(name)
+    return TopicConfig(
+        name=name,
+        read_queue_nums=integer(entry, "readQueueNums", default.read_queue_nums),
+        write_queue_nums=integer(entry, "writeQueueNums", default.write_queue_nums),
+        perm=integer(entry, "perm", default.perm),
+        order=truth(entry, "order", default=default.order),
+        topic_sys_flag=integer(entry, "topicSysFlag", default.topic_sys_flag),
+        attributes=MappingProxyType(strings(entry, "attributes")),
+    )
