@@ -1,0 +1,113 @@
+"""RocketMQ's checkpoint file: up to which store time the log, the queues and the index are durable.
+
+```
+STORE/checkpoint, 4096 bytes, big-endian
+   0                8                16               24               32               40     4096
+   +----------------+----------------+----------------+----------------+----------------+-- 0 --+
+   | physic_msg_    | logics_msg_    | index_msg_     | master_        | confirm_phy_   | zeros |
+   | timestamp      | timestamp      | timestamp      | flushed_offset | offset         |       |
+   | i64 ms: log    | i64 ms: queues | i64 ms: index  | i64            | i64            |       |
+   +----------------+----------------+----------------+----------------+----------------+-------+
+```
+After an unclean stop recovery starts at the newest log file whose first record is not younger than
+the smaller of the first two, so a timestamp must never promise more than was flushed. The last two
+belong to RocketMQ's replication and are 0 on a broker without it.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from commitbus.commitlog.errors import NotAStoreError
+from commitbus.commitlog.file_system import FileSystem
+
+CHECKPOINT_NAME: Final = "checkpoint"
+FILE_BYTES: Final = 4096
+_FIELDS: Final = struct.Struct(">qqqqq")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StoreCheckpoint:
+    """The five numbers of the file. All 0 where nothing is vouched for."""
+
+    physic_msg_timestamp: int = 0
+    """Store time of the newest message that is durable in the log."""
+    logics_msg_timestamp: int = 0
+    """Store time of the newest message that is durable in its consume queue."""
+    index_msg_timestamp: int = 0
+    """Store time up to which full, flushed index files reach."""
+    master_flushed_offset: int = 0
+    confirm_phy_offset: int = 0
+
+    @property
+    def trusted_timestamp(self) -> int:
+        """What both the log and the queues vouch for: recovery begins at or before it."""
+        return min(self.physic_msg_timestamp, self.logics_msg_timestamp)
+
+    def encode(self) -> bytes:
+        """Return the 40 bytes at the start of the file."""
+        return _FIELDS.pack(
+            self.physic_msg_timestamp,
+            self.logics_msg_timestamp,
+            self.index_msg_timestamp,
+            self.master_flushed_offset,
+            self.confirm_phy_offset,
+        )
+
+
+def decode_checkpoint(data: bytes) -> StoreCheckpoint | None:
+    """Return the checkpoint in the bytes of the file; None if they are too few or make no sense."""
+    if len(data) < _FIELDS.size:
+        return None
+    fields = _FIELDS.unpack_from(data)
+    return StoreCheckpoint(*fields) if min(fields) >= 0 else None
+
+
+def read_checkpoint(store: Path, file_system: FileSystem) -> StoreCheckpoint | None:
+    """Return the checkpoint of a store, None if there is none that makes sense.
+
+    Raises:
+        OSError: The file is there and cannot be read.
+    """
+    path = store / CHECKPOINT_NAME
+    if not file_system.exists(path) or file_system.is_directory(path):
+        return None
+    file = file_system.open(path, writable=False)
+    try:
+        return decode_checkpoint(file.pread(_FIELDS.size, 0))
+    finally:
+        file.close()
+
+
+@final
+class CheckpointFile:
+    """The writer's side. One thread at a time."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, store: Path, file_system: FileSystem) -> None:
+        """Open the file, creating it with zeros.
+
+        Raises:
+            NotAStoreError: Something else lies where the file should be.
+            OSError: It cannot be created, for instance because the disk is full.
+        """
+        path = store / CHECKPOINT_NAME
+        if file_system.is_directory(path):
+            raise NotAStoreError(store, f"{CHECKPOINT_NAME} is a directory")
+        self._file = file_system.open(path, create=True)
+        if self._file.size() != FILE_BYTES:
+            self._file.truncate(FILE_BYTES)
+
+    def save(self, checkpoint: StoreCheckpoint) -> None:
+        """Write and fdatasync. 40 bytes lie in one sector, so a power cut cannot tear them."""
+        self._file.pwrite(checkpoint.encode(), 0)
+        self._file.sync_data()
+
+    def close(self) -> None:
+        """Close; `save` has synced."""
+        self._file.close()

@@ -1,0 +1,39 @@
+"""Waking a thread that has nothing to do, at next to no cost while it has."""
+
+from __future__ import annotations
+
+import threading
+from typing import final
+
+
+@final
+class Doorbell:
+    """One thread waits, any thread rings. Rings add up to one: the waiter looks for itself.
+
+    `threading.Event.set` takes a lock each time (0.3 us); a bell that is already rung costs the
+    reading of one attribute, which is what most appends pay.
+    """
+
+    __slots__ = ("_event", "_rung")
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._rung = False
+
+    def ring(self) -> None:
+        """Let the waiter go on. What the caller did before is seen by what the waiter does next."""
+        if not self._rung:
+            self._rung = True
+            self._event.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for a ring and take it; return whether there was one.
+
+        The event is cleared before the mark: a ring that comes between the two is then seen as
+        already rung, and the caller is yet to look at the state that it announced. The other way
+        round it would be lost.
+        """
+        rung = self._event.wait(timeout_s)
+        self._event.clear()
+        self._rung = False
+        return rung

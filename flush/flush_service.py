@@ -1,0 +1,147 @@
+"""The thread that makes appended bytes durable, for both flush modes.
+
+SYNC_FLUSH is group commit: a request wakes the thread, it flushes everything appended so far, and
+the requests that arrive meanwhile are covered by the next round. ASYNC_FLUSH is the same loop with
+a pause before each round, cut short when too many bytes wait. An idle store wakes nobody.
+
+A failed fsync ends it for good. The kernel may have dropped the dirty pages and would report
+success the next time, so a second attempt proves nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol, final
+
+from commitbus.commitlog.errors import FlushFailedError
+from commitbus.commitlog.types import PhysicalOffset
+from commitbus.flush.doorbell import Doorbell
+from commitbus.flush.policy import FlushMode, FlushPolicy
+
+
+class FlushTarget(Protocol):
+    """What is flushed: the log, or a simulation of it."""
+
+    @property
+    def flushed_where(self) -> PhysicalOffset:
+        """The durable end."""
+
+    def flush(self) -> PhysicalOffset:
+        """Make durable what was appended before the call; return the new durable end.
+
+        Raises:
+            FlushFailedError: It failed, for good; appends are refused from then on.
+        """
+
+
+@final
+class FlushService:
+    """Flushes a target on a thread of its own, and tells who waits for it.
+
+    Listeners run on the flush thread: the next round starts only when they have returned, so they
+    do no more than pass the number on.
+    """
+
+    def __init__(
+        self,
+        target: FlushTarget,
+        policy: FlushPolicy,
+        publish: Callable[[PhysicalOffset], None],
+    ) -> None:
+        """`publish` stores the watermark; it is called first, before anyone hears of the flush."""
+        self._target, self._policy, self._publish = target, policy, publish
+        self._requested, self._hurry = Doorbell(), Doorbell()
+        self._stopping = False
+        self._advanced = threading.Condition()
+        self._durable = target.flushed_where
+        self._failure: FlushFailedError | None = None
+        self._listeners: tuple[Callable[[PhysicalOffset], None], ...] = ()
+        self._failure_listeners: tuple[Callable[[FlushFailedError], None], ...] = ()
+        self._thread = threading.Thread(target=self._run, name="commitbus-flush", daemon=True)
+
+    @property
+    def durable(self) -> PhysicalOffset:
+        """The durable end, as last told to the listeners or about to be."""
+        return self._durable
+
+    @property
+    def failure(self) -> FlushFailedError | None:
+        """The failure that ended flushing, if one did."""
+        return self._failure
+
+    def add_listener(self, listener: Callable[[PhysicalOffset], None]) -> None:
+        """Call `listener` with the durable end after each successful flush that moved it."""
+        self._listeners = (*self._listeners, listener)
+
+    def add_failure_listener(self, listener: Callable[[FlushFailedError], None]) -> None:
+        """Call `listener`, once, should a flush fail."""
+        self._failure_listeners = (*self._failure_listeners, listener)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def request(self, end: PhysicalOffset) -> None:
+        """Ask for everything up to `end` to become durable, in the time the mode allows.
+
+        Returns at once; called with every append, from any thread.
+        """
+        self._requested.ring()
+        if end - self._durable >= self._policy.pending_bytes_max:
+            self._hurry.ring()
+
+    def wait_durable(self, end: PhysicalOffset, timeout_s: float | None = None) -> bool:
+        """Block until the durable end reaches `end`; return False at the time limit.
+
+        Raises:
+            FlushFailedError: It never will, because a flush failed.
+        """
+        with self._advanced:
+            self._advanced.wait_for(lambda: self._durable >= end or self._failure, timeout_s)
+        if self._durable >= end:
+            return True
+        if self._failure is not None:
+            raise self._failure
+        return False
+
+    def stop(self) -> None:
+        """Flush what is left and end the thread. May be called more than once."""
+        self._stopping = True
+        self._requested.ring()
+        self._hurry.ring()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        pause_s = (
+            None if self._policy.mode is FlushMode.SYNC_FLUSH else self._policy.interval_ms / 1000
+        )
+        while self._failure is None:
+            self._requested.wait()
+            if pause_s is not None and not self._stopping:
+                self._hurry.wait(pause_s)
+            # Read before the flush: what was appended before stop() is then flushed once more.
+            last = self._stopping
+            self._flush()
+            if last:
+                return
+
+    def _flush(self) -> None:
+        try:
+            durable = self._target.flush()
+        except FlushFailedError as error:
+            with self._advanced:
+                self._failure = error
+                self._advanced.notify_all()
+            for failed in self._failure_listeners:
+                failed(error)
+            return
+        if durable == self._durable:
+            return
+        self._publish(durable)
+        with self._advanced:
+            self._durable = durable
+            self._advanced.notify_all()
+        for advanced in self._listeners:
+            advanced(durable)
