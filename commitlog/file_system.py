@@ -7,6 +7,7 @@ two threads use the same `File`.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -51,6 +52,13 @@ class File(Protocol):
         """Reserve real blocks, extending the file if needed, so that no later store can fail.
 
         A mapped store to a hole on a full disk is SIGBUS; after this it is not.
+        """
+
+    def next_data(self, position: int) -> int:
+        """Return the first position at or after `position` that may hold a non-zero byte.
+
+        The file's size when everything behind is zero. Blocks that were allocated but never
+        written count as zeros, so that recovery need not read a gigabyte of them.
         """
 
     def map(self, length: int) -> Mapping:
@@ -156,6 +164,14 @@ class _RealFile:
 
     def allocate(self, position: int, length: int) -> None:
         os.posix_fallocate(self._fd, position, length)
+
+    def next_data(self, position: int) -> int:
+        try:
+            return os.lseek(self._fd, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return self.size()
 
     def map(self, length: int) -> Mapping:
         return _RealMapping(self._fd, length, writable=self._writable)

@@ -1,0 +1,297 @@
+"""Consecutive files of one size that together hold one long run of bytes.
+
+Offsets count from the first byte ever written; the first file may begin beyond 0 once old ones
+were deleted. What this file must not know: what the bytes mean, and where they end.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Final, final
+
+from commitbus.commitlog.errors import (
+    FlushFailedError,
+    NotAStoreError,
+    OffsetOutOfRangeError,
+    StoreDamagedError,
+)
+from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.mapped_file import (
+    FILE_NAME_DIGITS,
+    FilePolicy,
+    MappedFile,
+    Pin,
+    file_name,
+)
+
+_SCAN_BYTES: Final = 1 << 20
+
+
+def list_files(directory: Path, file_system: FileSystem) -> list[Path]:
+    """Return the files of a directory whose names are all base offsets, in order.
+
+    Directories (lost+found of a file system of its own) are passed over, as RocketMQ does.
+
+    Raises:
+        NotAStoreError: A file has another name.
+    """
+    paths: list[Path] = []
+    for name in file_system.list_names(directory):
+        path = directory / name
+        if len(name) == FILE_NAME_DIGITS and name.isascii() and name.isdecimal():
+            paths.append(path)
+        elif not file_system.is_directory(path):
+            raise NotAStoreError(
+                directory, f"{name!r} in it is not named by {FILE_NAME_DIGITS} digits"
+            )
+    return paths
+
+
+def detect_file_size(directory: Path, file_system: FileSystem) -> int | None:
+    """Return the size in bytes of the first file, None when there is none.
+
+    For tools that open a directory without its configuration. NotAStoreError as `list_files`.
+    """
+    for path in list_files(directory, file_system):
+        if size := _size_of(path, file_system):
+            return size
+    return None
+
+
+def _size_of(path: Path, file_system: FileSystem) -> int:
+    file = file_system.open(path, writable=False)
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
+def _is_zero(path: Path, file_system: FileSystem) -> bool:
+    file = file_system.open(path, writable=False)
+    try:
+        position, size = 0, file.size()
+        while (position := file.next_data(position)) < size:
+            chunk = file.pread(_SCAN_BYTES, position)
+            if chunk != bytes(len(chunk)):
+                return False
+            position += len(chunk)
+        return True
+    finally:
+        file.close()
+
+
+@final
+class MappedFileQueue:
+    """The files of one directory.
+
+    One thread at a time writes and creates; others may read, flush and delete old files meanwhile:
+    `files` is replaced, never changed.
+    """
+
+    __slots__ = (
+        "_directory_dirty",
+        "_file_system",
+        "_lock",
+        "directory",
+        "file_size",
+        "files",
+        "policy",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        file_size: int,
+        *,
+        file_system: FileSystem,
+        policy: FilePolicy,
+    ) -> None:
+        """Name the directory; nothing is touched before `load` or the first new file."""
+        assert file_size > 0, "a file must hold something"
+        self.directory = directory
+        self.file_size: Final = file_size
+        self.policy = policy
+        self.files: tuple[MappedFile, ...] = ()
+        self._file_system = file_system
+        self._directory_dirty = False
+        self._lock = threading.Lock()
+
+    def load(self) -> None:
+        """Open every file of the directory.
+
+        A last file that is short and all zero is a creation that was interrupted: it is removed
+        (passed over when not writable).
+
+        Raises:
+            NotAStoreError: A file has an alien name or another size.
+            StoreDamagedError: A file between two others is missing.
+        """
+        paths = list_files(self.directory, self._file_system)
+        if paths and self._is_unfinished(paths[-1]):
+            unfinished = paths.pop()
+            if self.policy.writable:
+                self._file_system.remove(unfinished)
+        self._check(paths)
+        files: list[MappedFile] = []
+        try:
+            files.extend(map(self._open, paths))
+        except BaseException:
+            for file in files:
+                file.close()
+            raise
+        self.files = tuple(files)
+
+    def _is_unfinished(self, path: Path) -> bool:
+        size = _size_of(path, self._file_system)
+        return size < self.file_size and _is_zero(path, self._file_system)
+
+    def _check(self, paths: list[Path]) -> None:
+        """Compare names and sizes with what they must be, before anything is mapped."""
+        expected = int(paths[0].name) if paths else 0
+        for path in paths:
+            size = _size_of(path, self._file_system)
+            if size != self.file_size:
+                raise NotAStoreError(
+                    self.directory,
+                    f"{path.name} has {size} bytes where {self.file_size} are configured",
+                )
+            if int(path.name) != expected:
+                raise StoreDamagedError(
+                    self.directory, expected, f"{file_name(expected)} before {path.name} is missing"
+                )
+            expected += self.file_size
+
+    def _open(self, path: Path) -> MappedFile:
+        return MappedFile(path, self.file_size, file_system=self._file_system, policy=self.policy)
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte that is there; 0 when there is no file."""
+        files = self.files
+        return files[0].base_offset if files else 0
+
+    @property
+    def end_of_files(self) -> int:
+        """Offset behind the last file: all bytes that are or could be written lie below it."""
+        files = self.files
+        return files[-1].base_offset + self.file_size if files else 0
+
+    def find(self, offset: int) -> MappedFile | None:
+        """Return the file that holds the byte at `offset`, None when there is none."""
+        files = self.files
+        if not files or offset < files[0].base_offset:
+            return None
+        index = (offset - files[0].base_offset) // self.file_size
+        return files[index] if index < len(files) else None
+
+    def pin(self, offset: int, length: int) -> Pin:
+        """Return a context that yields bytes of one file without a copy.
+
+        Raises:
+            OffsetOutOfRangeError: They do not lie in one file that is there.
+        """
+        file = self.find(offset)
+        if file is None or offset + length > file.base_offset + self.file_size:
+            raise OffsetOutOfRangeError("offset", offset, self.min_offset, self.end_of_files)
+        return file.pin(offset - file.base_offset, length)
+
+    def new_file(self, base_offset: int) -> MappedFile:
+        """Create a file without adding it to `files` yet: that is `add`. Safe on any thread.
+
+        Raises:
+            DiskFullError: There is no room. Nothing is left behind.
+        """
+        assert base_offset % self.file_size == 0, "base offsets are multiples of the file size"
+        if not self._file_system.exists(self.directory):
+            self._file_system.make_directories(self.directory)
+        file = MappedFile.create(
+            self.directory / file_name(base_offset),
+            self.file_size,
+            file_system=self._file_system,
+            policy=self.policy,
+        )
+        self._directory_dirty = True
+        return file
+
+    def add(self, file: MappedFile) -> None:
+        """Append a file that `new_file` made, which must follow the last."""
+        with self._lock:
+            assert not self.files or file.base_offset == self.end_of_files, "files leave no gap"
+            self.files = (*self.files, file)
+
+    def file_for_append(self, offset: int) -> MappedFile:
+        """Return the file in which a write at `offset` goes, created where it is missing.
+
+        Without any file the first one is that which holds `offset`. With files, `offset` lies in
+        one of them or right behind the last. DiskFullError.
+        """
+        file = self.find(offset)
+        if file is None:
+            assert not self.files or offset == self.end_of_files, "appends leave no gap"
+            file = self.new_file(offset - offset % self.file_size)
+            self.add(file)
+        return file
+
+    def flush(self, start: int, end: int) -> None:
+        """Make the bytes in [start, end) durable, and the names of new files.
+
+        Raises:
+            FlushFailedError: It failed. Never try again.
+        """
+        if self._directory_dirty:
+            # Cleared first: a file that is created meanwhile sets it again.
+            self._directory_dirty = False
+            try:
+                self._file_system.sync_directory(self.directory)
+            except OSError as error:
+                raise FlushFailedError(self.directory, error) from error
+        for file in self.files:
+            if file.base_offset < end and start < file.base_offset + self.file_size:
+                file.flush()
+
+    def truncate(self, end: int) -> None:
+        """Zero every byte at and behind `end`, removing files that begin behind it.
+
+        The file that begins at `end` stays, empty, for the next append.
+        """
+        with self._lock:
+            kept = tuple(file for file in self.files if file.base_offset <= end)
+            dropped = self.files[len(kept) :]
+            self.files = kept
+        # From the last to the first: a crash in between must not leave a gap.
+        for file in reversed(dropped):
+            file.delete()
+            self._directory_dirty = True
+        if kept and end < kept[-1].base_offset + self.file_size:
+            kept[-1].zero_from(end - kept[-1].base_offset)
+
+    def delete_before(self, offset: int) -> int:
+        """Remove the files that end at or before `offset`; return how many.
+
+        The last file always stays: it tells where the next byte goes.
+        """
+        with self._lock:
+            gone = [f for f in self.files[:-1] if f.base_offset + self.file_size <= offset]
+            self.files = self.files[len(gone) :]
+        for file in gone:
+            file.delete()
+        return len(gone)
+
+    def delete(self) -> None:
+        """Remove all files, and the directory if nothing else is in it."""
+        with self._lock:
+            files, self.files = self.files, ()
+        for file in reversed(files):
+            file.delete()
+        if self._file_system.exists(self.directory) and not self._file_system.list_names(
+            self.directory
+        ):
+            self._file_system.remove(self.directory)
+
+    def close(self) -> None:
+        """Close all files. Does not flush. Pinned bytes stay readable."""
+        with self._lock:
+            files, self.files = self.files, ()
+        for file in files:
+            file.close()
