@@ -1,0 +1,71 @@
+"""What a handler learns about the call that it serves, and how it refuses one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import final
+
+from google.protobuf.message import Message
+
+CLIENT_ID_HEADER = "x-mq-client-id"
+
+Send = Callable[[Message], Awaitable[None]]
+"""Gives the next message of a response stream to the transport; waits while the client is slow."""
+
+
+@final
+class StatusCode(IntEnum):
+    """The gRPC status codes, numbered as on the wire."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+@final
+class RpcError(Exception):
+    """Ends the call with this gRPC status. Raised by handlers; the client sees both fields."""
+
+    def __init__(self, code: StatusCode, message: str) -> None:
+        assert code is not StatusCode.OK, "a call that succeeds returns its response"
+        self.code, self.message = code, message
+        super().__init__(f"{code.name}: {message}")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call, as its transport saw it arrive."""
+
+    method: str
+    """The path, e.g. `/apache.rocketmq.v2.MessagingService/SendMessage`."""
+    metadata: Mapping[str, str]
+    """The request's headers by lower-case name; binary ones (`-bin`) are left out. Of a header
+    that came twice this is the last."""
+    peer: str
+    """Where the client is: `127.0.0.1:5000` or `[::1]:5000`."""
+    authority: str | None
+    """The `:authority` header, if the transport can tell."""
+    deadline_s: float | None
+    """When the client stops waiting, on the scale of `trio.current_time()`."""
+
+    @property
+    def client_id(self) -> str:
+        """Return the id that official clients send with every call; empty without one."""
+        return self.metadata.get(CLIENT_ID_HEADER, "")

@@ -1,0 +1,70 @@
+"""A method that a server offers: its path, its shape, and the handler that answers.
+
+Handlers run on trio, all in one thread, so they need no locks among themselves. The handler's
+scope is cancelled when the client cancels or disconnects, when the deadline passes, and when the
+server shuts down. An `RpcError` becomes its gRPC status; any other exception becomes INTERNAL and
+is logged once, and the client learns nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, final
+
+from google.protobuf.message import Message
+
+from commitbus.broker.rpc.call import Call, Send
+
+
+@final
+class MethodKind(Enum):
+    """Which side of the call is a stream."""
+
+    UNARY = auto()
+    SERVER_STREAM = auto()
+    CLIENT_STREAM = auto()
+    BIDI = auto()
+
+    @property
+    def streams_requests(self) -> bool:
+        """Return whether the client sends any number of messages."""
+        return self in (MethodKind.CLIENT_STREAM, MethodKind.BIDI)
+
+    @property
+    def streams_responses(self) -> bool:
+        """Return whether the handler sends any number of messages."""
+        return self in (MethodKind.SERVER_STREAM, MethodKind.BIDI)
+
+
+# The messages are `Any` here: each method has its own, and Python cannot name "of this method".
+UnaryHandler = Callable[[Any, Call], Message | Awaitable[Message]]
+"""Answers at once, or returns something to await when it must wait. A handler that does not wait
+runs without a task of its own, which is much cheaper."""
+ServerStreamHandler = Callable[[Any, Call, Send], Awaitable[None]]
+ClientStreamHandler = Callable[[AsyncIterator[Any], Call], Awaitable[Message]]
+BidiHandler = Callable[[AsyncIterator[Any], Call, Send], Awaitable[None]]
+Handler = UnaryHandler | ServerStreamHandler | ClientStreamHandler | BidiHandler
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method; the kind says which of the handler types the handler is."""
+
+    path: str
+    """`/package.Service/Method`."""
+    kind: MethodKind
+    request_type: type[Message]
+    response_type: type[Message]
+    handler: Handler
+
+    def __post_init__(self) -> None:
+        assert self.path.count("/") == 2, f"{self.path} is not /package.Service/Method"
+        assert self.path.startswith("/"), f"{self.path} is not /package.Service/Method"
+
+    @property
+    def service(self) -> str:
+        """Return the full name of the service that the method belongs to."""
+        return self.path.split("/")[1]
