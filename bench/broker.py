@@ -1,0 +1,119 @@
+"""The broker as a process: unary sends over gRPC, start-up, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+
+BODY = bytes(range(256)) * 4
+IN_FLIGHT = (1, 16, 64)
+SECONDS = 3.0
+SEND = "/apache.rocketmq.v2.MessagingService/SendMessage"
+METADATA = (
+    ("x-mq-client-id", "bench@1@0@abc"),
+    ("x-mq-language", "PYTHON"),
+    ("x-mq-protocol", "GRPC_V2"),
+    ("x-mq-client-version", "5.1.2"),
+    ("x-mq-date-time", "20261121T000000Z"),
+    ("x-mq-request-id", "0e3c86a2-1f2a-4a3d-8c7f-3d6f3f1c9a10"),
+    ("x-mq-namespace", ""),
+)
+
+
+def send_request(number: int) -> bytes:
+    """Return a SendMessage request with a 1 KB body, serialized."""
+    request = pb.SendMessageRequest()
+    message = request.messages.add()
+    message.topic.name = "Bench"
+    message.body = BODY
+    properties = message.system_properties
+    properties.message_id = f"01AABBCCDDEEFF0001{number:016X}"
+    properties.tag = "bench"
+    properties.keys.append(f"key-{number}")
+    properties.message_type = pb.NORMAL
+    properties.body_encoding = pb.IDENTITY
+    properties.born_timestamp.GetCurrentTime()
+    return request.SerializeToString()
+
+
+@contextmanager
+def broker() -> Iterator[tuple[subprocess.Popen[str], str, float]]:
+    """Start `commitbus serve` on an empty store; yield process, endpoint and start time."""
+    program = str(Path(sys.executable).with_name("commitbus"))
+    with tempfile.TemporaryDirectory(prefix="commitbus-bench-") as directory:
+        arguments = ["serve", "--store", f"{directory}/store", "--listen", "127.0.0.1:0"]
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            [program, *arguments, "--auto-create-topics"], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stdout is not None
+            ready = next(line for line in process.stdout if "listening on" in line)
+            yield process, ready.rsplit("listening on", 1)[1].split()[0], started
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def unary_send() -> list[tuple[str, str, float, str]]:
+    """Send 1 KB messages one by one with a fixed number of calls in flight."""
+    rows = []
+    with broker() as (_, endpoint, _):
+        for in_flight in IN_FLIGHT:
+            asyncio.run(send_for(endpoint, in_flight, 0.5))
+            latencies = asyncio.run(send_for(endpoint, in_flight, SECONDS))
+            name = f"unary SendMessage, {in_flight} in flight"
+            latencies.sort()
+            p99_ms = latencies[int(len(latencies) * 0.99)] * 1000
+            note = "1 KB, ASYNC_FLUSH; the Python client shares the cores"
+            rows.append((name, "msg/s", len(latencies) / SECONDS, note))
+            rows.append((f"{name}, p99", "ms", p99_ms, note))
+    return rows
+
+
+async def send_for(endpoint: str, in_flight: int, seconds: float) -> list[float]:
+    """Run a closed loop of `in_flight` senders; return every call's seconds."""
+    latencies: list[float] = []
+    async with grpc.aio.insecure_channel(endpoint) as channel:
+        call = channel.unary_unary(SEND)
+        end = time.perf_counter() + seconds
+
+        async def sender(number: int) -> None:
+            request = send_request(number)
+            while (start := time.perf_counter()) < end:
+                reply = await call(request, metadata=METADATA, timeout=10)
+                latencies.append(time.perf_counter() - start)
+                assert pb.SendMessageResponse.FromString(reply).status.code == pb.OK
+
+        await asyncio.gather(*(sender(number) for number in range(in_flight)))
+    return latencies
+
+
+def start_to_first_send() -> list[tuple[str, str, float, str]]:
+    """From starting the process on an empty store to the first accepted message."""
+    with broker() as (_, endpoint, started), grpc.insecure_channel(endpoint) as channel:
+        reply = channel.unary_unary(SEND)(send_request(0), metadata=METADATA, timeout=10)
+        seconds = time.perf_counter() - started
+    assert pb.SendMessageResponse.FromString(reply).status.code == pb.OK
+    return [("start to first send, empty store", "s", seconds, "process start included")]
+
+
+def memory_idle() -> list[tuple[str, str, float, str]]:
+    """Anonymous memory of a broker that has just started and is idle."""
+    with broker() as (process, endpoint, _):
+        asyncio.run(send_for(endpoint, 1, 0.1))
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    kilobytes = next(line.split()[1] for line in status.splitlines() if "RssAnon" in line)
+    return [
+        ("anonymous RSS, idle", "MB", int(kilobytes) / 1024, "after a tenth of a second of sends")
+    ]

@@ -1,0 +1,128 @@
+"""The store alone: append with reput running, and group commit."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import trio
+
+from commitbus.broker.messaging.durability import Durability
+from commitbus.broker.store.config import StoreConfig
+from commitbus.broker.store.message_store import MessageStore
+from commitbus.commitlog.record_format import encode_properties
+from commitbus.commitlog.types import Host, OutgoingMessage
+from commitbus.flush.policy import FlushMode, FlushPolicy
+
+BODY = bytes(range(256)) * 4
+MESSAGES = 100_000
+BATCH = 64
+QUEUES = 8
+WAITERS = (1, 16, 64)
+SYNC_SECONDS = 2.0
+PRODUCER = Host.parse("127.0.0.1", 40000)
+
+
+def message(number: int) -> OutgoingMessage:
+    """Return a message with a 1 KB body and the properties that a gRPC client's message gets."""
+    properties = {
+        "UNIQ_KEY": f"01AABBCCDDEEFF0001{number:016X}",
+        "TAGS": "bench",
+        "KEYS": f"key-{number}",
+        "CLUSTER": "DefaultCluster",
+        "TRACE_ON": "true",
+    }
+    return OutgoingMessage(
+        topic="Bench",
+        queue_id=number % QUEUES,
+        body=BODY,
+        properties=encode_properties(properties),
+        born_timestamp=1_700_000_000_000,
+        born_host=PRODUCER,
+    )
+
+
+@contextmanager
+def open_store(mode: FlushMode) -> Iterator[MessageStore]:
+    """An empty store of default file sizes on the disk of the temporary directory."""
+    with tempfile.TemporaryDirectory(prefix="commitbus-bench-") as directory:
+        config = StoreConfig(flush=FlushPolicy(mode=mode))
+        store = MessageStore.open(Path(directory) / "store", config)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+def append_one_by_one() -> list[tuple[str, str, float, str]]:
+    """Append 1 KB messages one by one while reput builds queues and index."""
+    messages = [message(number) for number in range(MESSAGES)]
+    with open_store(FlushMode.ASYNC_FLUSH) as store:
+        put = store.put
+        start = time.perf_counter()
+        for one in messages:
+            put(one)
+        appended = time.perf_counter() - start
+        dispatched = seconds_until_dispatched(store, start)
+    return [
+        ("append one by one", "msg/s", MESSAGES / appended, "1 KB, ASYNC_FLUSH, reput running"),
+        ("append one by one, dispatched", "msg/s", MESSAGES / dispatched, "until reput is done"),
+    ]
+
+
+def append_batches() -> list[tuple[str, str, float, str]]:
+    """Append 1 KB messages in batches of 64 while reput builds queues and index."""
+    messages = [message(number) for number in range(MESSAGES)]
+    batches = [messages[at : at + BATCH] for at in range(0, MESSAGES, BATCH)]
+    with open_store(FlushMode.ASYNC_FLUSH) as store:
+        start = time.perf_counter()
+        for batch in batches:
+            store.put_batch(batch)
+        appended = time.perf_counter() - start
+        dispatched = seconds_until_dispatched(store, start)
+    return [
+        (f"append in batches of {BATCH}", "msg/s", MESSAGES / appended, "as above"),
+        (f"append in batches of {BATCH}, dispatched", "msg/s", MESSAGES / dispatched, "as above"),
+    ]
+
+
+def seconds_until_dispatched(store: MessageStore, start: float) -> float:
+    """Wait until reput has caught up; return the seconds since `start`."""
+    while store.dispatch_behind_bytes:
+        time.sleep(0.001)
+    return time.perf_counter() - start
+
+
+def sync_flush() -> list[tuple[str, str, float, str]]:
+    """Append with SYNC_FLUSH from tasks that each await durability before the next message."""
+    rows = []
+    for waiters in WAITERS:
+        with open_store(FlushMode.SYNC_FLUSH) as store:
+            acknowledged = trio.run(closed_loop, store, waiters)
+        rate = acknowledged / SYNC_SECONDS
+        rows.append(
+            (f"SYNC_FLUSH, {waiters} waiting", "msg/s", rate, "acknowledged after fdatasync")
+        )
+    return rows
+
+
+async def closed_loop(store: MessageStore, waiters: int) -> int:
+    """Run `waiters` tasks for a fixed time; return how many messages were made durable."""
+    durability = Durability(store)
+    acknowledged = 0
+
+    async def produce(number: int) -> None:
+        nonlocal acknowledged
+        one = message(number)
+        while True:
+            await durability.wait(store.put(one).end_offset)
+            acknowledged += 1
+
+    with trio.move_on_after(SYNC_SECONDS):
+        async with trio.open_nursery() as nursery:
+            for number in range(waiters):
+                nursery.start_soon(produce, number)
+    return acknowledged
