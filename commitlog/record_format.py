@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from struct import Struct
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, TypeAlias, final
 
 from isal.isal_zlib import crc32
 
@@ -68,7 +68,8 @@ SIZE: Final = Struct(">I")
 _I64: Final = Struct(">q")
 _PREFIX: Final = Struct(">IIIiiqqi")
 """The fields before the hosts, whose widths the last of these, the system flag, decides."""
-_PROPERTIES_LENGTH: Final = Struct(">h")
+_PROPERTIES_LENGTH: Final = Struct(">H")
+_unpack_u16 = _PROPERTIES_LENGTH.unpack_from
 _NAME_END, _VALUE_END = "\x01", "\x02"
 
 _HEADERS: Final = {
@@ -243,48 +244,45 @@ def encode_record(
 # Decoding
 
 
-@final
-class RecordLayout(NamedTuple):
-    """Where the parts of a checked record lie, as positions in the view it was checked in."""
+CheckedRecord: TypeAlias = tuple[int, int, int, int, int, str, int, int, int, int]
+"""size_bytes, queue_id, queue_offset, sys_flag, store_timestamp, topic, body_start, body_end,
+properties_start, end; the last four are positions in the view. A bare tuple, because it is made
+once per record of a recovery and naming its fields would cost a fifth of the whole check."""
 
-    size_bytes: int
-    magic_code: int
-    queue_id: int
-    queue_offset: int
-    sys_flag: int
-    store_timestamp: int
-    body_start: int
-    body_end: int
-    topic: str
-    properties_start: int
-    end: int
+_topics: dict[bytes, str] = {}
+"""Topics seen, because decoding one takes longer than looking it up. Cleared when it is full."""
+_TOPICS_MAX: Final = 4096
 
 
-@lru_cache(maxsize=4096)
-def _decode_topic(topic: bytes) -> str | None:
-    """Return the topic, None when it cannot be one. Cached: decoding is slower than a lookup."""
+def _learn_topic(topic: bytes, physical_offset: int) -> str:
     try:
         text = topic.decode()
     except UnicodeDecodeError:
-        return None
-    return text if text and "\0" not in text else None
+        text = ""
+    if not text or "\0" in text:
+        raise CorruptRecordError(physical_offset, "its topic is not text")
+    if len(_topics) >= _TOPICS_MAX:
+        _topics.clear()
+    _topics[topic] = text
+    return text
 
 
-# Only what checking needs; 'x' fields cost nothing. The second half starts at the born timestamp.
-_CHECK_PREFIX: Final = Struct(">III i4xqq i")
-_CHECK_HOSTS: Final = {
+# Only what checking needs; 'x' fields cost nothing.
+_CHECKED_FIELDS: Final = {
     flags: Struct(
-        f">8x{20 if flags & BORN_HOST_IPV6_FLAG else 8}x"
+        f">IIIi4xqqi8x{20 if flags & BORN_HOST_IPV6_FLAG else 8}x"
         f"q{20 if flags & STORE_HOST_IPV6_FLAG else 8}x12xI"
     )
     for flags in _HEADERS
 }
-_HEADER_BYTES: Final = {flags: layout.size for flags, layout in _HEADERS.items()}
+_unpack_ipv4 = _CHECKED_FIELDS[0].unpack_from
+_IPV4_HEADER_BYTES: Final = _HEADERS[0].size
+_TOPIC_LENGTH_BYTES: Final = {MESSAGE_MAGIC_CODE_V1: 1, MESSAGE_MAGIC_CODE_V2: 2}
 
 
 def check_record(
     view: memoryview, position: int, physical_offset: int, *, verify_crc: bool
-) -> RecordLayout:
+) -> CheckedRecord:
     """Check the record at `position` of `view` and return where its parts lie.
 
     Checked: the magic code, every length against the record's size and the view's end, the stored
@@ -296,57 +294,60 @@ def check_record(
     """
     if len(view) - position < MIN_RECORD_BYTES:
         raise CorruptRecordError(physical_offset, "fewer bytes follow than the smallest record has")
-    size, magic, crc, queue_id, queue_offset, stored_offset, sys_flag = (
-        _CHECK_PREFIX.unpack_from(view, position)
-    )  # fmt: skip
-    if magic == MESSAGE_MAGIC_CODE_V1:
-        length_bytes = 1
-    elif magic == MESSAGE_MAGIC_CODE_V2:
-        length_bytes = 2
-    else:
-        raise CorruptRecordError(physical_offset, f"magic code 0x{magic:08x} is not a message's")
-    flags = sys_flag & HOST_FLAGS
-    body_start = position + _HEADER_BYTES[flags]
+    # Nearly all hosts are IPv4, so their layout is tried before the flag that tells is known.
+    (
+        size, magic, crc, queue_id, queue_offset, stored_offset, sys_flag, store_timestamp,
+        body_bytes,
+    ) = _unpack_ipv4(view, position)  # fmt: skip
+    body_start = position + _IPV4_HEADER_BYTES
+    length_bytes = _TOPIC_LENGTH_BYTES.get(magic, 0)
     end = position + size
-    if end > len(view) or body_start + length_bytes + 3 > end:
-        raise CorruptRecordError(physical_offset, f"size {size} is impossible here")
-    if stored_offset != physical_offset:
-        raise CorruptRecordError(physical_offset, f"it says that it lies at {stored_offset}")
-    store_timestamp, body_bytes = _CHECK_HOSTS[flags].unpack_from(view, position + 40)
+    if sys_flag & HOST_FLAGS and length_bytes and end <= len(view):
+        layout = _CHECKED_FIELDS[sys_flag & HOST_FLAGS]
+        body_start = position + layout.size
+        if body_start > end:
+            raise CorruptRecordError(physical_offset, f"size {size} has no room for IPv6 hosts")
+        store_timestamp, body_bytes = layout.unpack_from(view, position)[-2:]
     body_end = body_start + body_bytes
     topic_start = body_end + length_bytes
-    if topic_start + 3 > end:
-        raise CorruptRecordError(physical_offset, f"body length {body_bytes} exceeds the record")
-    topic_bytes = view[body_end]
+    if (
+        stored_offset != physical_offset
+        or end > len(view)
+        or topic_start + 3 > end
+        or not length_bytes
+    ):
+        raise _no_record(physical_offset, size, magic, stored_offset, body_bytes)
+    topic_end = topic_start + view[body_end]
     if length_bytes == 2:
-        topic_bytes = topic_bytes << 8 | view[body_end + 1]
-    properties_start = topic_start + topic_bytes + 2
-    if properties_start > end:
-        raise CorruptRecordError(physical_offset, f"topic length {topic_bytes} exceeds the record")
-    properties_bytes = view[properties_start - 2] << 8 | view[properties_start - 1]
-    if properties_start + properties_bytes != end:
-        raise CorruptRecordError(
-            physical_offset,
-            f"its parts end {properties_start + properties_bytes - end:+} bytes off",
-        )
-    topic = _decode_topic(view[topic_start : properties_start - 2].tobytes())
-    if topic is None:
-        raise CorruptRecordError(physical_offset, "its topic is not text")
-    if properties_bytes and _is_torn(view, properties_start, end):
+        topic_end += 255 * view[body_end] + view[body_end + 1]
+    if topic_end + 2 > end or topic_end + 2 + _unpack_u16(view, topic_end)[0] != end:
+        raise CorruptRecordError(physical_offset, "the lengths of its parts do not add up")
+    topic_data = view[topic_start:topic_end].tobytes()
+    topic = _topics.get(topic_data) or _learn_topic(topic_data, physical_offset)
+    if topic_end + 2 < end and (
+        view[end - 1] == 0
+        or (end - topic_end > ZERO_RUN_BYTES and ZERO_RUN in view[topic_end:end].tobytes())
+    ):
         raise CorruptRecordError(physical_offset, "its properties were not written whole")
     if verify_crc and crc32(view[body_start:body_end]) & CRC_MASK != crc:
         raise CorruptRecordError(physical_offset, "its body does not match its checksum")
-    return RecordLayout(
-        size, magic, queue_id, queue_offset, sys_flag, store_timestamp,
-        body_start, body_end, topic, properties_start, end,
+    return (
+        size, queue_id, queue_offset, sys_flag, store_timestamp, topic,
+        body_start, body_end, topic_end + 2, end,
     )  # fmt: skip
 
 
-def _is_torn(view: memoryview, start: int, end: int) -> bool:
-    """Tell whether the properties hold what only a page that was never written leaves."""
-    return view[end - 1] == 0 or (
-        end - start >= ZERO_RUN_BYTES and ZERO_RUN in view[start:end].tobytes()
-    )
+def _no_record(
+    physical_offset: int, size: int, magic: int, stored_offset: int, body_bytes: int
+) -> CorruptRecordError:
+    """Return the error that says which of the header's fields is impossible."""
+    if magic not in _TOPIC_LENGTH_BYTES:
+        reason = f"magic code 0x{magic:08x} is not a message's"
+    elif stored_offset != physical_offset:
+        reason = f"it says that it lies at {stored_offset}"
+    else:
+        reason = f"size {size} with a body of {body_bytes} is impossible here"
+    return CorruptRecordError(physical_offset, reason)
 
 
 def decode_record(
@@ -362,12 +363,14 @@ def decode_record(
     Raises:
         CorruptRecordError: The bytes are not a whole, intact record.
     """
-    layout = check_record(view, 0, physical_offset, verify_crc=verify)
+    *_, topic, body_start, body_end, properties_start, end = check_record(
+        view, 0, physical_offset, verify_crc=verify
+    )
     (
         size, magic, crc, queue_id, flag, queue_offset, _, sys_flag, born_timestamp,
         born_address, born_port, store_timestamp, store_address, store_port,
         reconsume_times, prepared_transaction_offset, _,
-    ) = header_format(layout.sys_flag).unpack_from(view)  # fmt: skip
+    ) = header_format(_PREFIX.unpack_from(view)[-1]).unpack_from(view)  # fmt: skip
     return Record(
         physical_offset=physical_offset,
         size_bytes=size,
@@ -383,9 +386,9 @@ def decode_record(
         store_host=Host(store_address, store_port),
         reconsume_times=reconsume_times,
         prepared_transaction_offset=prepared_transaction_offset,
-        body=view[layout.body_start : layout.body_end].tobytes(),
-        topic=layout.topic,
-        properties=decode_properties(view[layout.properties_start : layout.end].tobytes()),
+        body=view[body_start:body_end].tobytes(),
+        topic=topic,
+        properties=decode_properties(view[properties_start:end].tobytes()),
     )
 
 
@@ -395,22 +398,23 @@ def decode_dispatch_request(view: memoryview, physical_offset: PhysicalOffset) -
     Raises:
         CorruptRecordError: The bytes are not a whole record.
     """
-    layout = check_record(view, 0, physical_offset, verify_crc=False)
-    properties = view[layout.properties_start : layout.end].tobytes()
-    text = _VALUE_END + properties.decode("utf-8", "replace")
+    (
+        size, queue_id, queue_offset, sys_flag, store_timestamp, topic, _, _, properties_start, end,
+    ) = check_record(view, 0, physical_offset, verify_crc=False)  # fmt: skip
+    text = _VALUE_END + view[properties_start:end].tobytes().decode("utf-8", "replace")
     tags = _property(text, "TAGS")
     code = tags_code(tags)
-    if layout.topic == _SCHEDULE_TOPIC:
-        code = _due_time_ms(_property(text, "DELAY"), layout.store_timestamp) or code
+    if topic == _SCHEDULE_TOPIC:
+        code = _due_time_ms(_property(text, "DELAY"), store_timestamp) or code
     return DispatchRequest(
         physical_offset,
-        layout.size_bytes,
-        layout.topic,
-        layout.queue_id,
-        QueueOffset(layout.queue_offset),
+        size,
+        topic,
+        queue_id,
+        QueueOffset(queue_offset),
         code,
-        layout.store_timestamp,
-        layout.sys_flag,
+        store_timestamp,
+        sys_flag,
         _property(text, "UNIQ_KEY"),
         _property(text, "KEYS"),
         tags,
