@@ -23,6 +23,9 @@ from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.file_system import FileSystem
 
 CONFIG_DIRECTORY: Final = "config"
+OWN_DIRECTORY: Final = "commitbus"
+"""Where in a store everything lies that is not RocketMQ's."""
+
 FILE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Half a million topics take that much; a larger file is refused before it is read."""
 
@@ -47,19 +50,20 @@ class ConfigFile:
         self._clock, self._file_system = clock, file_system
         self._document: JsonObject = {}
 
-    def load(self) -> JsonObject | None:
+    def load(self, *, backup_too: bool) -> JsonObject | None:
         """Read the file; return its content if RocketMQ wrote it, None if we did or it is absent.
 
-        While RocketMQ replaces the file only its `.bak` is there, which then counts.
+        With `backup_too` RocketMQ's `.bak` counts where the file is missing or empty, as it does
+        for RocketMQ itself: while it replaces the file, the backup is all there is.
 
         Raises:
             StateFileError: It is no such file.
         """
-        for path in (self.path, self.path.with_name(self.path.name + ".bak")):
-            if self._file_system.exists(path):
-                self._document = self._read(path)
-                return None if self._document.get(_MARK_KEY) == _MARK else self._document
-        return None
+        document = self._read(self.path)
+        if document is None and backup_too:
+            document = self._read(self.path.with_name(self.path.name + ".bak"))
+        self._document = document or {}
+        return None if self._document.get(_MARK_KEY) == _MARK else document
 
     def save(self, tables: JsonObject) -> None:
         """Replace the tables of the file atomically; what else it holds is kept.
@@ -75,18 +79,29 @@ class ConfigFile:
         self._document = {"dataVersion": version, **kept, **tables, _MARK_KEY: _MARK}
         self._replace(format_document(self._document))
 
-    def _read(self, path: Path) -> JsonObject:
-        file = self._file_system.open(path, writable=False)
+    def _read(self, path: Path) -> JsonObject | None:
+        if not self._file_system.exists(path):
+            return None
         try:
-            if (size := file.size()) > FILE_BYTES_MAX:
-                raise StateFileError(path, f"{size} bytes are too many, {FILE_BYTES_MAX} allowed")
-            document = parse_document(file.pread(size, 0))
+            data = self._read_bytes(path)
+            if not data:
+                return None
+            document = parse_document(data)
             integer(table(document, "dataVersion"), "counter", 0)
         except DocumentError as error:
             raise StateFileError(path, f"it is not as RocketMQ writes it: {error}") from error
+        except OSError as error:
+            raise StateFileError(path, f"it cannot be read: {error.strerror}") from error
+        return document
+
+    def _read_bytes(self, path: Path) -> bytes:
+        file = self._file_system.open(path, writable=False)
+        try:
+            if (size := file.size()) > FILE_BYTES_MAX:
+                raise StateFileError(path, f"{size} bytes, at most {FILE_BYTES_MAX} are allowed")
+            return file.pread(size, 0)
         finally:
             file.close()
-        return document
 
     def _replace(self, data: bytes) -> None:
         directory, temporary = self.path.parent, self.path.with_name(self.path.name + ".tmp")

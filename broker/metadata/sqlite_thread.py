@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Final, Generic, TypeVar, final
+from typing import Final, TypeVar, final
 
 import trio
 from sqlite_utils import Database
@@ -41,27 +41,21 @@ class Schema:
 
 
 @final
-class _Job(Generic[T]):
-    """A piece of work and, once `done`, its value or its error."""
+class _Job:
+    """A piece of work, and its error once `done` was called."""
 
-    __slots__ = ("done", "error", "value", "work")
+    __slots__ = ("_done", "_work", "error")
 
-    def __init__(self, work: Callable[[Database], T], done: Callable[[], object]) -> None:
-        self.work, self.done = work, done
-        self.value: T | None = None
+    def __init__(self, work: Callable[[Database], object], done: Callable[[], object]) -> None:
+        self._work, self._done = work, done
         self.error: Exception | None = None
 
     def run(self, database: Database) -> None:
         try:
-            self.value = self.work(database)
-        except Exception as error:  # noqa: BLE001 - it is raised again where the result is awaited
+            self._work(database)
+        except Exception as error:  # noqa: BLE001 - raised again where the result is awaited
             self.error = error
-        self.done()
-
-    def result(self) -> T:
-        if self.error is not None:
-            raise self.error
-        return self.value  # type: ignore[return-value] # set by run(), where T may include None
+        self._done()
 
 
 @final
@@ -95,7 +89,7 @@ class SqliteThread:
     ) -> None:
         self._path, self._tick, self._tick_interval_s = path, tick, tick_interval_s
         self._database = _open(path, schema, sync_commits=sync_commits)
-        self._jobs: SimpleQueue[_Job[object] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name=f"sqlite {path.name}", daemon=True)
         self._thread.start()
 
@@ -110,11 +104,12 @@ class SqliteThread:
         Raises:
             StateWriteError: SQLite could not do it; a transaction of `work` was rolled back.
         """
-        done = threading.Event()
-        job = _Job(work, done.set)
+        done, results = threading.Event(), list[T]()
+        job = _Job(lambda database: results.append(work(database)), done.set)
         self._jobs.put(job)
         done.wait()
-        return self._result(job)
+        self._raise_error(job)
+        return results[0]
 
     async def run(self, work: Callable[[Database], T]) -> T:
         """Run `work` on the thread and let other tasks go on meanwhile.
@@ -125,28 +120,44 @@ class SqliteThread:
         Raises:
             StateWriteError: SQLite could not do it; a transaction of `work` was rolled back.
         """
-        done, token = trio.Event(), trio.lowlevel.current_trio_token()
-        job = _Job(work, lambda: token.run_sync_soon(done.set))
+        done, results = trio.Event(), list[T]()
+        token = trio.lowlevel.current_trio_token()
+        job = _Job(
+            lambda database: results.append(work(database)),
+            lambda: token.run_sync_soon(done.set),
+        )
         self._jobs.put(job)
         with trio.CancelScope(shield=True):
             await done.wait()
-        return self._result(job)
+        self._raise_error(job)
+        return results[0]
 
     def wake(self) -> None:
         """Have the thread tick now, without waiting for it."""
         self._jobs.put(_Job(self._tick, _nothing))
 
-    def close(self) -> None:
-        """Finish what was handed over, then close the database. A second call does nothing."""
-        if self._thread.is_alive():
+    def close(self, *, last: Callable[[Database], object] | None = None) -> None:
+        """Finish what was handed over, do the `last` work, close the database.
+
+        A second call does nothing. The database is closed whatever `last` raises.
+
+        Raises:
+            StateWriteError: SQLite could not do the last work.
+        """
+        if not self._thread.is_alive():
+            return
+        try:
+            if last is not None:
+                self.run_sync(last)
+        finally:
             self._jobs.put(None)
             self._thread.join()
 
-    def _result(self, job: _Job[T]) -> T:
-        try:
-            return job.result()
-        except sqlite3.Error as error:
-            raise StateWriteError(self._path, str(error)) from error
+    def _raise_error(self, job: _Job) -> None:
+        if isinstance(job.error, sqlite3.Error):
+            raise StateWriteError(self._path, str(job.error)) from job.error
+        if job.error is not None:
+            raise job.error
 
     def _serve(self) -> None:
         next_tick_s = time.monotonic() + self._tick_interval_s
@@ -190,7 +201,7 @@ def _open(path: Path, schema: Schema, *, sync_commits: bool) -> Database:
 
 
 def _check_schema(database: Database, path: Path, schema: Schema) -> None:
-    version, application_id = _pragma(database, "user_version"), _pragma(database, "application_id")
+    version, application_id = _number(database, "user_version"), _number(database, "application_id")
     if version == application_id == 0 and not database.table_names():
         # One transaction: a kill leaves either an empty file or a whole schema.
         database.executescript(
@@ -202,10 +213,11 @@ def _check_schema(database: Database, path: Path, schema: Schema) -> None:
         raise StateFileError(path, "it is a database of something else")
     if version > schema.version:
         raise StateVersionError(path, version, schema.version)
-    if (found := _pragma(database, "quick_check(1)")) != "ok":
+    (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
         raise StateFileError(path, f"it is damaged: {found}")
 
 
-def _pragma(database: Database, name: str) -> object:
-    row = database.execute(f"PRAGMA {name}").fetchone()
-    return row[0] if row else None
+def _number(database: Database, pragma: str) -> int:
+    (value,) = database.execute(f"PRAGMA {pragma}").fetchone()
+    return int(value)

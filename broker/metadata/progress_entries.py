@@ -1,0 +1,232 @@
+"""What an entry of the progress journal says: bytes from a change, and the change from bytes.
+
+The payloads, all integers big-endian, strings UTF-8 behind their length:
+
+    DEFINE       next offset i64, queue id u32, group length u16, topic length u16, group, topic
+    DELIVER      next offset i64, pop time i64, invisible until i64, auto renew u8,
+                 client id length u16, client id, then runs of offsets: start i64, count u16
+    REDELIVER    offset i64, pop time i64, invisible until i64, auto renew u8,
+                 client id length u16, client id
+    ACKNOWLEDGE  offset i64
+    CHANGE       offset i64, pop time i64, invisible until i64, suspend u8
+    RESET        next offset i64
+    CLAMP        end i64
+    DELETE       nothing
+    WRAP         nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from itertools import pairwise
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - the standard library names it in lower case
+from typing import Final, NamedTuple, final
+
+from commitbus.broker.metadata.progress import QueueProgress
+
+PAYLOAD_BYTES_MAX: Final = 0xFFFF - 20
+DELIVERY_OFFSETS_MAX: Final = 1024
+CLIENT_ID_BYTES_MAX: Final = 16384
+"""More than any transport lets pass as request metadata."""
+
+_DEFINE: Final = Struct(">qIHH")
+_DELIVER: Final = Struct(">qqqBH")
+_RUN: Final = Struct(">qH")
+_CHANGE: Final = Struct(">qqqB")
+_OFFSET: Final = Struct(">q")
+OFFSET_MAX: Final = 2**63 - 1
+
+
+@final
+class EntryKind(IntEnum):
+    """What happened."""
+
+    DEFINE = 1
+    DELIVER = 2
+    REDELIVER = 3
+    ACKNOWLEDGE = 4
+    CHANGE = 5
+    RESET = 6
+    CLAMP = 7
+    DELETE = 8
+    WRAP = 9
+
+
+@final
+class EntryError(ValueError):
+    """The entry's bytes are none that this module makes, or do not fit the progress so far."""
+
+
+@final
+class Definition(NamedTuple):
+    """Which queue of which group a key id stands for, and where its progress begins."""
+
+    key: tuple[str, str, int]
+    """Group, topic, queue id."""
+    next_offset: int
+
+
+def encode_definition(definition: Definition) -> bytes:
+    """Return the payload of a DEFINE entry."""
+    group_name, topic_name, queue_id = definition.key
+    group, topic = group_name.encode(), topic_name.encode()
+    head = _DEFINE.pack(definition.next_offset, queue_id, len(group), len(topic))
+    return head + group + topic
+
+
+def decode_definition(payload: bytes) -> Definition:
+    """Return what a DEFINE entry says.
+
+    Raises:
+        EntryError: The payload is none.
+    """
+    try:
+        next_offset, queue_id, group_bytes, topic_bytes = _DEFINE.unpack_from(payload)
+        names = payload[_DEFINE.size :]
+        if len(names) != group_bytes + topic_bytes or next_offset < 0:
+            raise EntryError("DEFINE has the wrong length or offset")
+        group, topic = names[:group_bytes].decode(), names[group_bytes:].decode()
+    except (StructError, UnicodeDecodeError) as error:
+        raise EntryError(f"DEFINE: {error}") from error
+    return Definition((group, topic, queue_id), next_offset)
+
+
+def encode_delivery(
+    offsets: Sequence[int],
+    *,
+    next_offset: int,
+    pop_time_ms: int,
+    invisible_until_ms: int,
+    client_id: str,
+    auto_renew: bool,
+) -> bytes:
+    """Return the payload of a DELIVER entry; `offsets` ascend."""
+    assert len(offsets) <= DELIVERY_OFFSETS_MAX
+    client = client_id.encode()
+    assert len(client) <= CLIENT_ID_BYTES_MAX
+    head = _DELIVER.pack(next_offset, pop_time_ms, invisible_until_ms, auto_renew, len(client))
+    count = len(offsets)
+    # The usual delivery is one run: seen at once, because the offsets ascend.
+    if count and offsets[-1] - offsets[0] == count - 1:
+        return head + client + _RUN.pack(offsets[0], count)
+    starts = [i for i in range(count) if i == 0 or offsets[i] != offsets[i - 1] + 1]
+    runs = (_RUN.pack(offsets[i], j - i) for i, j in pairwise([*starts, count]))
+    return b"".join((head, client, *runs))
+
+
+def encode_redelivery(
+    offset: int, *, pop_time_ms: int, invisible_until_ms: int, client_id: str, auto_renew: bool
+) -> bytes:
+    """Return the payload of a REDELIVER entry."""
+    client = client_id.encode()
+    assert len(client) <= CLIENT_ID_BYTES_MAX
+    return _DELIVER.pack(offset, pop_time_ms, invisible_until_ms, auto_renew, len(client)) + client
+
+
+def encode_change(
+    offset: int, *, pop_time_ms: int, invisible_until_ms: int, suspend: bool
+) -> bytes:
+    """Return the payload of a CHANGE entry."""
+    return _CHANGE.pack(offset, pop_time_ms, invisible_until_ms, suspend)
+
+
+encode_offset = _OFFSET.pack
+"""Return the payload of an ACKNOWLEDGE, RESET or CLAMP entry."""
+
+
+def apply_entry(progress: QueueProgress, kind: int, payload: bytes) -> None:
+    """Do to `progress` what the entry says; DEFINE, DELETE and WRAP are not about one progress.
+
+    Raises:
+        EntryError: The entry does not fit; the progress is as it was.
+    """
+    try:
+        _APPLY[kind](progress, payload)
+    except (KeyError, StructError, UnicodeDecodeError) as error:
+        raise EntryError(f"an entry of kind {kind}: {error}") from error
+
+
+def _apply_delivery(progress: QueueProgress, payload: bytes) -> None:
+    next_offset, pop_time_ms, invisible_until_ms, auto_renew, client_bytes = _DELIVER.unpack_from(
+        payload
+    )
+    runs = payload[_DELIVER.size + client_bytes :]
+    if len(payload) < _DELIVER.size + client_bytes:
+        raise EntryError("DELIVER has the wrong length")
+    offsets: list[int] = []
+    end = progress.next_offset
+    for start, count in _RUN.iter_unpack(runs):
+        if start < end or count == 0:
+            raise EntryError(f"offset {start} was delivered before")
+        end = start + count
+        if len(offsets) + count > DELIVERY_OFFSETS_MAX:
+            raise EntryError("more offsets than one delivery has")
+        offsets.extend(range(start, end))
+    if next_offset < end:
+        raise EntryError(f"next offset {next_offset} lies before what is delivered")
+    progress.deliver(
+        offsets,
+        next_offset=next_offset,
+        pop_time_ms=pop_time_ms,
+        invisible_until_ms=invisible_until_ms,
+        client_id=payload[_DELIVER.size : _DELIVER.size + client_bytes].decode(),
+        auto_renew=bool(auto_renew),
+    )
+
+
+def _apply_redelivery(progress: QueueProgress, payload: bytes) -> None:
+    offset, pop_time_ms, invisible_until_ms, auto_renew, client_bytes = _DELIVER.unpack_from(
+        payload
+    )
+    client = payload[_DELIVER.size :]
+    if len(client) != client_bytes:
+        raise EntryError("REDELIVER has the wrong length")
+    progress.redeliver(
+        offset,
+        pop_time_ms=pop_time_ms,
+        invisible_until_ms=invisible_until_ms,
+        client_id=client.decode(),
+        auto_renew=bool(auto_renew),
+    )
+
+
+def _apply_acknowledgement(progress: QueueProgress, payload: bytes) -> None:
+    (offset,) = _OFFSET.unpack(payload)
+    if not progress.acknowledge(offset):
+        raise EntryError(f"offset {offset} is not in flight")
+
+
+def _apply_change(progress: QueueProgress, payload: bytes) -> None:
+    offset, pop_time_ms, invisible_until_ms, suspend = _CHANGE.unpack(payload)
+    progress.change_invisible(
+        offset,
+        pop_time_ms=pop_time_ms,
+        invisible_until_ms=invisible_until_ms,
+        suspend=bool(suspend),
+    )
+
+
+def _apply_reset(progress: QueueProgress, payload: bytes) -> None:
+    (next_offset,) = _OFFSET.unpack(payload)
+    if next_offset < 0:
+        raise EntryError(f"offset {next_offset} is negative")
+    progress.reset(next_offset)
+
+
+def _apply_clamp(progress: QueueProgress, payload: bytes) -> None:
+    (end,) = _OFFSET.unpack(payload)
+    if end < 0:
+        raise EntryError(f"offset {end} is negative")
+    progress.clamp(end)
+
+
+_APPLY: Final[Mapping[int, Callable[[QueueProgress, bytes], None]]] = {
+    EntryKind.DELIVER: _apply_delivery,
+    EntryKind.REDELIVER: _apply_redelivery,
+    EntryKind.ACKNOWLEDGE: _apply_acknowledgement,
+    EntryKind.CHANGE: _apply_change,
+    EntryKind.RESET: _apply_reset,
+    EntryKind.CLAMP: _apply_clamp,
+}

@@ -1,0 +1,150 @@
+"""One kind of setting (topics, or groups): its SQLite table, its copy in memory, its mirror."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar, final
+
+from sqlite_utils import Database
+
+from commitbus.broker.metadata.documents import (
+    DocumentError,
+    Json,
+    JsonObject,
+    parse_document,
+    table,
+)
+from commitbus.broker.metadata.errors import StateFileError
+from commitbus.broker.metadata.groups import GroupConfig
+from commitbus.broker.metadata.names import IllegalNameError
+from commitbus.broker.metadata.rocketmq_config import ConfigFile
+from commitbus.broker.metadata.sqlite_thread import SqliteThread
+from commitbus.broker.metadata.topics import TopicConfig
+
+Config = TypeVar("Config", TopicConfig, GroupConfig)
+
+_log = logging.getLogger(__name__)
+
+
+@final
+class SettingTable(Generic[Config]):
+    """Settings by name. Read and changed by the trio thread, stored by the SQLite thread.
+
+    A setting is kept as the JSON object that RocketMQ has for it: a field that a later version
+    adds needs no new column, and one that only RocketMQ knows is not lost.
+
+    Args:
+        name: The SQLite table, with the columns `name` and `config`.
+        mirror: RocketMQ's file.
+        mirror_key: Where in the file the settings are.
+        validate: Raises `IllegalNameError` for a name that a store cannot hold.
+        decode: Makes a setting of its name and its JSON object, or raises `DocumentError`.
+        encode: The other way round.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        mirror: ConfigFile,
+        mirror_key: str,
+        *,
+        validate: Callable[[str], None],
+        decode: Callable[[str, Json], Config],
+        encode: Callable[[Config], JsonObject],
+    ) -> None:
+        self._name, self._mirror, self._mirror_key = name, mirror, mirror_key
+        self._validate = validate
+        self._decode: Callable[[str, Json], Config] = decode
+        self._encode: Callable[[Config], JsonObject] = encode
+        self.configs: dict[str, Config] = {}
+        # An entry is replaced, never changed, because the SQLite thread reads it for the mirror.
+        self._entries: dict[str, JsonObject] = {}
+        self._mirror_is_behind = False
+        self._mirror_fails = False
+
+    def load(self, database: Database, path: Path) -> None:
+        """Fill the memory from the database, or both from a file that RocketMQ wrote.
+
+        Raises:
+            StateFileError: A row or the file is not as it should be.
+        """
+        rows = list(database.table(self._name).rows_where(order_by="name"))
+        imported = self._mirror.load(backup_too=not rows)
+        self._mirror_is_behind = True
+        if imported is None:
+            for row in rows:
+                self._fill(path, row["name"], _parse(path, row["config"]))
+            return
+        for name, entry in _entries(self._mirror.path, imported, self._mirror_key).items():
+            self._fill(self._mirror.path, str(name), entry)
+        with database.atomic():
+            database.table(self._name).delete_where()
+            database.table(self._name).insert_all(
+                {"name": name, "config": json.dumps(entry)} for name, entry in self._entries.items()
+            )
+        # At once: a file that is found without our mark again would undo later changes.
+        self.write_mirror()
+        _log.info("settings imported", extra={"file": str(self._mirror.path), "count": len(rows)})
+
+    async def put(self, config: Config, thread: SqliteThread) -> None:
+        """Store a setting, then show it. Not to be called again before it returns."""
+        self._validate(config.name)
+        if self.configs.get(config.name) == config:
+            return
+        entry = {**self._entries.get(config.name, {}), **self._encode(config)}
+        row = {"name": config.name, "config": json.dumps(entry)}
+        await thread.run(lambda database: database.table(self._name).upsert(row, pk="name"))
+        self.configs[config.name], self._entries[config.name] = config, entry
+        self._mirror_is_behind = True
+
+    async def delete(self, name: str, thread: SqliteThread) -> None:
+        """Remove a setting for good. Not to be called again before it returns."""
+        if name not in self.configs:
+            return
+        await thread.run(lambda database: database.table(self._name).delete(name))
+        del self.configs[name], self._entries[name]
+        self._mirror_is_behind = True
+
+    def write_mirror(self) -> None:
+        """Bring RocketMQ's file up to date, on the SQLite thread. A failure is tried again."""
+        if not self._mirror_is_behind:
+            return
+        self._mirror_is_behind = False  # before the copy: a change after it sets it again
+        try:
+            entries = dict[str | int, Json](self._entries.copy().items())
+            self._mirror.save({self._mirror_key: entries})
+            self._mirror_fails = False
+        except OSError as error:
+            self._mirror_is_behind = True
+            if not self._mirror_fails:  # once, not every second
+                _log.warning(
+                    "mirror not written",
+                    extra={"file": str(self._mirror.path), "reason": str(error)},
+                )
+            self._mirror_fails = True
+
+    def _fill(self, path: Path, name: str, entry: Json) -> None:
+        try:
+            self._validate(name)
+            self.configs[name] = self._decode(name, entry)
+        except (DocumentError, IllegalNameError) as error:
+            raise StateFileError(path, f"{self._name}: {error}") from error
+        assert isinstance(entry, dict), "decode refuses anything else"
+        self._entries[name] = entry
+
+
+def _parse(path: Path, text: str) -> JsonObject:
+    try:
+        return parse_document(str(text).encode())
+    except DocumentError as error:
+        raise StateFileError(path, f"a row is damaged: {error}") from error
+
+
+def _entries(path: Path, document: JsonObject, key: str) -> JsonObject:
+    try:
+        return table(document, key)
+    except DocumentError as error:
+        raise StateFileError(path, str(error)) from error
