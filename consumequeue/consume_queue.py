@@ -1,0 +1,286 @@
+"""One consume queue: the units of one topic and queue id."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+
+from commitbus.commitlog.errors import OffsetOutOfRangeError
+from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.mapped_file import FilePolicy, MappedFile
+from commitbus.commitlog.mapped_file_queue import MappedFileQueue
+from commitbus.commitlog.types import PhysicalOffset, QueueOffset
+from commitbus.consumequeue.errors import DispatchError
+from commitbus.consumequeue.unit_format import (
+    PADDING,
+    PADDING_BYTES,
+    UNIT,
+    UNIT_BYTES,
+    UNIT_DTYPE,
+    CqUnit,
+    decode_unit,
+    decode_units,
+)
+
+
+@final
+class ConsumeQueue:
+    """The units of a queue, in files of a fixed size.
+
+    One thread at a time writes (`ConsumeQueueStore` sees to it); any number read meanwhile. A unit
+    never changes once `max_offset` is beyond it.
+    """
+
+    __slots__ = (
+        "_files",
+        "_flushed_offset",
+        "_max_offset",
+        "_min_offset",
+        "_tail",
+        "dispatched_to",
+        "queue_id",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        directory: Path,
+        file_size: int,
+        *,
+        file_system: FileSystem,
+        writable: bool = True,
+    ) -> None:
+        """Name a queue; nothing is touched before `load` or the first unit.
+
+        Args:
+            topic: Whose queue this is.
+            queue_id: Which of the topic's queues.
+            directory: Where its files lie.
+            file_size: Of each of them, in bytes; a multiple of 20.
+            file_system: What holds the directory.
+            writable: Whether the files may be changed.
+        """
+        assert file_size > 0
+        assert file_size % UNIT_BYTES == 0, "a unit must not lie across two files"
+        self.topic, self.queue_id = topic, queue_id
+        self.dispatched_to = PhysicalOffset(0)
+        """First physical offset after the message of the last unit; 0 without any."""
+        policy = FilePolicy(writable=writable, keep_open=False, random_access=True, grow=True)
+        self._files = MappedFileQueue(directory, file_size, file_system=file_system, policy=policy)
+        self._min_offset = self._max_offset = QueueOffset(0)
+        self._flushed_offset = 0
+        self._tail: MappedFile | None = None
+
+    @property
+    def min_offset(self) -> QueueOffset:
+        """The first queue offset that is there."""
+        return self._min_offset
+
+    @property
+    def max_offset(self) -> QueueOffset:
+        """One more than the last queue offset that is there: where the next unit goes."""
+        return self._max_offset
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no file, so that the next unit may have any queue offset."""
+        return not self._files.files
+
+    def load(self) -> None:
+        """Open the files and find where the units begin and end.
+
+        Raises:
+            NotAStoreError: A file has an alien name or another size.
+            StoreDamagedError: A file between two others is missing.
+        """
+        self._files.load()
+        units_per_file = self._files.file_size // UNIT_BYTES
+        end = begin = self._first_stored()
+        for file in reversed(self._files.files):
+            start = file.base_offset // UNIT_BYTES
+            end = self._bisect(start, start + units_per_file, lambda unit: not unit.is_written)
+            if end > start:
+                break
+        begin = self._bisect(begin, end, lambda unit: unit != PADDING)
+        self._set_bounds(begin, end)
+
+    def unit(self, queue_offset: QueueOffset) -> CqUnit:
+        """Return one unit. OffsetOutOfRangeError as `units`, also at `max_offset`."""
+        found = self.units(queue_offset, 1)
+        if not found:
+            raise self._out_of_range(queue_offset)
+        return found[0]
+
+    def units(self, start: QueueOffset, max_count: int) -> list[CqUnit]:
+        """Return up to `max_count` units from `start` on; none at `max_offset`.
+
+        Raises:
+            OffsetOutOfRangeError: `start` is below `min_offset` or above `max_offset`.
+        """
+        return decode_units(self._read(start, max_count))
+
+    def units_array(self, start: QueueOffset, max_count: int) -> npt.NDArray[np.void]:
+        """Return as `units`, but as a read-only array of `UNIT_DTYPE`, shape (count,)."""
+        return np.frombuffer(self._read(start, max_count), dtype=UNIT_DTYPE)
+
+    def search(self, predicate: Callable[[CqUnit], bool]) -> QueueOffset:
+        """Return the first queue offset whose unit satisfies `predicate`, else `max_offset`.
+
+        The predicate must hold for every unit after one for which it holds, as anything about
+        the place or the store time of a message does. About 20 units are looked at.
+        """
+        return QueueOffset(self._bisect(self._min_offset, self._max_offset, predicate))
+
+    def put(self, queue_offset: int, physical_offset: int, size_bytes: int, tags_code: int) -> None:
+        """Enter a message. One that is there already, or was deleted, is passed over.
+
+        Raises:
+            DispatchError: It would leave a gap, or another message has its place.
+            DiskFullError: There is no room; nothing changed.
+        """
+        if queue_offset != self._max_offset:
+            if queue_offset < self._max_offset or self._min_offset < self._max_offset:
+                self._check_known(queue_offset, physical_offset, size_bytes, tags_code)
+                return
+            self._begin_at(queue_offset)
+        position = queue_offset * UNIT_BYTES
+        tail = self._tail
+        if tail is None or position == tail.base_offset + tail.size_bytes:
+            tail = self._tail = self._files.file_for_append(position)
+        position -= tail.base_offset
+        tail.reserve(position + UNIT_BYTES)
+        UNIT.pack_into(tail.buffer, position, physical_offset, size_bytes, tags_code)
+        self.dispatched_to = PhysicalOffset(physical_offset + size_bytes)
+        # Last: a reader that sees it must find the bytes.
+        self._max_offset = QueueOffset(queue_offset + 1)
+
+    def truncate(self, end: PhysicalOffset) -> None:
+        """Drop the units from the first one on that is no message lying wholly before `end`.
+
+        That includes everything behind a gap which a power cut left. The file bytes are zeroed.
+        """
+
+        def must_go(unit: CqUnit) -> bool:
+            return unit != PADDING and (not unit.is_written or unit.end_offset > end)
+
+        first, behind = self._first_stored(), self._files.end_of_files // UNIT_BYTES
+        self._cut(self._bisect(first, behind, must_go))
+
+    def drop_last(self) -> None:
+        """Drop the last unit."""
+        assert self._max_offset > self._min_offset
+        self._cut(self._max_offset - 1)
+
+    def delete_before(self, min_physical_offset: PhysicalOffset) -> None:
+        """Hide the units of messages before an offset, and remove files that hold only such."""
+        self._min_offset = self.search(lambda unit: unit.physical_offset >= min_physical_offset)
+        if self._files.policy.writable:
+            self._files.delete_before(self._min_offset * UNIT_BYTES)
+
+    def delete(self) -> None:
+        """Remove the files, and the directory if nothing else is in it."""
+        self._tail = None
+        self._files.delete()
+        self._max_offset = self._min_offset = QueueOffset(0)
+        self._flushed_offset = 0
+        self.dispatched_to = PhysicalOffset(0)
+
+    def flush(self) -> None:
+        """Make the units put before the call durable. FlushFailedError."""
+        end = self._max_offset
+        if end > self._flushed_offset:
+            self._files.flush(self._flushed_offset * UNIT_BYTES, end * UNIT_BYTES)
+            self._flushed_offset = end
+
+    def close(self) -> None:
+        """Close the files. Does not flush."""
+        self._tail = None
+        self._files.close()
+
+    def _first_stored(self) -> int:
+        """Return the offset of the first unit, padding included, that the files have room for."""
+        return self._files.min_offset // UNIT_BYTES
+
+    def _set_bounds(self, begin: int, end: int) -> None:
+        self._min_offset, self._max_offset = QueueOffset(begin), QueueOffset(end)
+        last = self.unit(QueueOffset(end - 1)) if end > begin else None
+        self.dispatched_to = last.end_offset if last else PhysicalOffset(0)
+
+    def _cut(self, end: int) -> None:
+        """Keep the units below `end`; without any, nothing."""
+        if end <= self._min_offset:
+            self.delete()
+            return
+        self._tail = None
+        self._files.truncate(end * UNIT_BYTES)
+        self._flushed_offset = min(self._flushed_offset, end)
+        self._set_bounds(self._min_offset, end)
+
+    def _begin_at(self, queue_offset: int) -> None:
+        """Make the files of a queue without a message such that the first is at `queue_offset`.
+
+        Files that a process left behind when it died between their creation and the first unit
+        are replaced.
+        """
+        self.delete()
+        file = self._files.file_for_append(queue_offset * UNIT_BYTES)
+        padding_count = queue_offset - file.base_offset // UNIT_BYTES
+        file.write_at(0, PADDING_BYTES * padding_count)
+        self._min_offset = self._max_offset = QueueOffset(queue_offset)
+
+    def _check_known(
+        self, queue_offset: int, physical_offset: int, size_bytes: int, tags_code: int
+    ) -> None:
+        if not 0 <= queue_offset < self._max_offset:
+            raise self._dispatch_error(
+                physical_offset,
+                f"its queue offset is {queue_offset}, the next one is {self._max_offset}",
+            )
+        if queue_offset < self._min_offset:
+            return
+        if self.unit(QueueOffset(queue_offset)) != (physical_offset, size_bytes, tags_code):
+            raise self._dispatch_error(
+                physical_offset, f"another message has its queue offset {queue_offset}"
+            )
+
+    def _dispatch_error(self, physical_offset: int, reason: str) -> DispatchError:
+        return DispatchError(self.topic, self.queue_id, physical_offset, reason)
+
+    def _out_of_range(self, queue_offset: int) -> OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(
+            f"queue offset of {self.topic}/{self.queue_id}",
+            queue_offset,
+            self._min_offset,
+            self._max_offset,
+        )
+
+    def _read(self, start: QueueOffset, max_count: int) -> bytes:
+        """Return the bytes of up to `max_count` units. OffsetOutOfRangeError as `units`."""
+        end = self._max_offset
+        if not self._min_offset <= start <= end:
+            raise self._out_of_range(start)
+        position = start * UNIT_BYTES
+        stop = position + min(max(max_count, 0), end - start) * UNIT_BYTES
+        parts = []
+        while position < stop:
+            length = min(stop - position, self._files.file_size - position % self._files.file_size)
+            with self._files.pin(position, length) as view:
+                parts.append(view.tobytes())
+            position += length
+        return b"".join(parts)
+
+    def _bisect(self, first: int, end: int, predicate: Callable[[CqUnit], bool]) -> int:
+        """Return the first of the stored units [first, end) that satisfies it, else `end`."""
+
+        def holds(queue_offset: int) -> bool:
+            with self._files.pin(queue_offset * UNIT_BYTES, UNIT_BYTES) as view:
+                return predicate(decode_unit(view))
+
+        return bisect.bisect_left(range(end), 1, lo=first, key=holds)

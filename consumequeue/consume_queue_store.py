@@ -1,0 +1,220 @@
+"""All consume queues of a store: filled by reput, read by receivers, derived from the log."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import final
+
+from commitbus.commitlog.errors import StoreClosedError
+from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.record_format import (
+    TRANSACTION_FLAGS,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLED_BACK,
+)
+from commitbus.commitlog.types import DispatchRequest, PhysicalOffset
+from commitbus.consumequeue.consume_queue import ConsumeQueue
+from commitbus.consumequeue.errors import DispatchError
+
+_NOT_QUEUED = frozenset((TRANSACTION_PREPARED, TRANSACTION_ROLLED_BACK))
+_NAME_BYTES_MAX = 255
+
+
+@final
+class ConsumeQueueStore:
+    """The folder of consume queues, `<topic>/<queue id>/` for each.
+
+    Reading methods are safe on any thread, of the others one runs at a time (a lock sees to it).
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        file_size: int,
+        *,
+        file_system: FileSystem,
+        writable: bool = True,
+    ) -> None:
+        """Name the folder; nothing is touched before `load` or the first message.
+
+        Args:
+            directory: The store's `consumequeue` folder.
+            file_size: Of each file, in bytes; a multiple of 20.
+            file_system: What holds the folder.
+            writable: Whether the files may be changed.
+        """
+        self._directory, self._file_size = directory, file_size
+        self._file_system, self._writable = file_system, writable
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._dispatched_to = PhysicalOffset(0)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def load(self) -> None:
+        """Open every queue that is there. Call it once, before anything else.
+
+        Raises:
+            NotAStoreError: A file has an alien name or another size.
+            StoreDamagedError: A file between two others is missing.
+        """
+        try:
+            for topic in self._file_system.list_names(self._directory):
+                for name in self._directory_names(self._directory / topic):
+                    if name.isascii() and name.isdecimal() and str(int(name)) == name:
+                        key = (topic, int(name))
+                        self._queues[key] = self._new_queue(*key)
+                        self._queues[key].load()
+                        self._forget_if_empty(key)
+        except BaseException:
+            self.close()
+            raise
+        self._dispatched_to = self._end_of_units()
+
+    @property
+    def dispatched_to(self) -> PhysicalOffset:
+        """End of the last message that was put: none before it is missing.
+
+        After `load` the end of the last message that is in a queue. Units are stored in log order,
+        so a killed process leaves none out; after a power cut `truncate` first.
+        """
+        return self._dispatched_to
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue, None when no message was put into it."""
+        return self._queues.get((topic, queue_id))
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Return (topic, queue id) of every queue, in order."""
+        return sorted(self._queues)
+
+    def put(self, requests: Sequence[DispatchRequest]) -> None:
+        """Enter messages, given in log order; what a queue already holds is passed over.
+
+        Visible at once, durable after `flush`. Half messages and rolled-back ones have no place
+        in a queue.
+
+        Raises:
+            DispatchError: A message does not fit into its queue. Those before it are in theirs.
+            DiskFullError: There is no room. Likewise; putting all again goes on from there.
+            StoreClosedError: The store was closed.
+        """
+        assert self._writable
+        with self._lock:
+            if self._closed:
+                raise StoreClosedError
+            queues = self._queues
+            for request in requests:
+                (
+                    physical_offset, size_bytes, topic, queue_id, queue_offset, tags_code,
+                    _, sys_flag, _, _, _,
+                ) = request  # fmt: skip
+                if sys_flag & TRANSACTION_FLAGS not in _NOT_QUEUED:
+                    queue = queues.get((topic, queue_id)) or self._add_queue(request)
+                    queue.put(queue_offset, physical_offset, size_bytes, tags_code)
+                end = physical_offset + size_bytes
+                if end > self._dispatched_to:
+                    self._dispatched_to = PhysicalOffset(end)
+
+    def truncate(self, end: PhysicalOffset) -> None:
+        """After an unclean stop: drop the units of messages that reach beyond `end`.
+
+        Where to cut: after a power cut the place up to which the queues were flushed, from which
+        on any unit may be missing; after a kill the log's end. The newest unit that is left goes
+        too: a kill may have left it half written, and the next put brings it back.
+        """
+        assert self._writable
+        with self._lock:
+            for key, queue in list(self._queues.items()):
+                queue.truncate(end)
+                self._forget_if_empty(key)
+            newest = max(
+                self._queues, key=lambda key: self._queues[key].dispatched_to, default=None
+            )
+            if newest is not None and self._queues[newest].dispatched_to:
+                self._queues[newest].drop_last()
+                self._forget_if_empty(newest)
+            self._dispatched_to = self._end_of_units()
+
+    def delete_before(self, min_physical_offset: PhysicalOffset) -> None:
+        """Hide units of messages before the log's first, and remove files that hold only such.
+
+        A store that was opened for reading keeps the files.
+        """
+        with self._lock:
+            for queue in self._queues.values():
+                queue.delete_before(min_physical_offset)
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove all queues of a topic and their files."""
+        assert self._writable
+        with self._lock:
+            for key in [key for key in self._queues if key[0] == topic]:
+                self._queues.pop(key).delete()
+            path = self._directory / topic
+            if (
+                _is_plain_name(topic)
+                and self._file_system.exists(path)
+                and not self._file_system.list_names(path)
+            ):
+                self._file_system.remove(path)
+
+    def flush(self) -> None:
+        """Make everything put before the call durable.
+
+        Raises:
+            FlushFailedError: It failed. Never try again.
+        """
+        for queue in list(self._queues.values()):
+            queue.flush()
+
+    def close(self) -> None:
+        """Close every file. Does not flush. Idempotent."""
+        with self._lock:
+            self._closed = True
+            for queue in self._queues.values():
+                queue.close()
+            self._queues.clear()
+
+    def _directory_names(self, directory: Path) -> list[str]:
+        if not self._file_system.is_directory(directory):
+            return []
+        return self._file_system.list_names(directory)
+
+    def _new_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        return ConsumeQueue(
+            topic,
+            queue_id,
+            self._directory / topic / str(queue_id),
+            self._file_size,
+            file_system=self._file_system,
+            writable=self._writable,
+        )
+
+    def _add_queue(self, request: DispatchRequest) -> ConsumeQueue:
+        topic, queue_id = request.topic, request.queue_id
+        # The broker checks names, but the log of another broker, or a damaged one, may hold any.
+        if not _is_plain_name(topic) or queue_id < 0:
+            raise DispatchError(
+                topic, queue_id, request.physical_offset, "these cannot be names of directories"
+            )
+        queue = self._queues[topic, queue_id] = self._new_queue(topic, queue_id)
+        return queue
+
+    def _forget_if_empty(self, key: tuple[str, int]) -> None:
+        if self._queues[key].is_empty:
+            self._queues.pop(key).close()
+
+    def _end_of_units(self) -> PhysicalOffset:
+        ends = (queue.dispatched_to for queue in self._queues.values())
+        return max(ends, default=PhysicalOffset(0))
+
+
+def _is_plain_name(topic: str) -> bool:
+    """Return whether a topic names a directory inside the one it is looked for in."""
+    return (
+        topic not in ("", ".", "..")
+        and not {"/", "\\", "\0"} & set(topic)
+        and len(topic.encode("utf-8", "surrogatepass")) <= _NAME_BYTES_MAX
+    )

@@ -1,0 +1,360 @@
+"""One index file: entries appended one by one or in batches, chains walked.
+
+Not thread-safe: `IndexService` owns the lock.
+"""
+
+from __future__ import annotations
+
+import bisect
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+
+from commitbus.commitlog.errors import DiskFullError, FlushFailedError, NotAStoreError
+from commitbus.commitlog.file_system import File, FileSystem
+from commitbus.commitlog.types import PhysicalOffset
+from commitbus.indexfile.index_format import (
+    ENTRY,
+    ENTRY_BYTES,
+    ENTRY_DTYPE,
+    HEADER,
+    HEADER_BYTES,
+    SECONDS_MAX,
+    SLOT,
+    SLOT_BYTES,
+    SLOT_DTYPE,
+    IndexHeader,
+    index_file_bytes,
+)
+
+_ZERO_CHUNK_BYTES = 1 << 20
+
+
+@final
+class IndexEntry(NamedTuple):
+    """20 bytes of the index: a key's hash and the message that has it."""
+
+    key_hash: int
+    physical_offset: PhysicalOffset
+    seconds: int
+    """Since the file's begin timestamp, rounded down."""
+    previous: int
+    """Index of the entry before this one in the same slot; 0 ends the chain."""
+
+
+@final
+class IndexFile:
+    """An index file, mapped.
+
+    Attributes:
+        path: Where it lies.
+        header: The counts and bounds, as in the file's first 40 bytes. Replaced, never changed.
+        slot_count: Slots of the hash table.
+        entry_count: Entries the file has room for, counting the unused entry 0.
+
+    Raises:
+        NotAStoreError: The file's size is not that of `slot_count` and `entry_count`, or its
+            header counts more entries than there is room for.
+        OSError: The file cannot be opened or mapped.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        slot_count: int,
+        entry_count: int,
+        *,
+        file_system: FileSystem,
+        writable: bool = True,
+    ) -> None:
+        self.path, self.slot_count, self.entry_count = path, slot_count, entry_count
+        self._file_system = file_system
+        self._file: File = file_system.open(path, writable=writable)
+        self._entries_position = HEADER_BYTES + SLOT_BYTES * slot_count
+        try:
+            header = self._read_header()
+            self._mapping = self._file.map(index_file_bytes(slot_count, entry_count))
+        except BaseException:
+            self._file.close()
+            raise
+        # Keys hash all over the file: reading ahead around each would read it whole.
+        self._mapping.advise_random()
+        self._view = self._mapping.buffer
+        self.header = header._replace(index_count=max(header.index_count, 1))
+        self._dirty = False
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        slot_count: int,
+        entry_count: int,
+        *,
+        file_system: FileSystem,
+        previous: IndexHeader | None,
+    ) -> IndexFile:
+        """Make a new file, all its blocks allocated, beginning where `previous` ends.
+
+        Raises:
+            DiskFullError: There is no room for it; nothing is left behind.
+        """
+        size = index_file_bytes(slot_count, entry_count)
+        new_file = file_system.open(path, create=True)
+        try:
+            # A mapped store to a hole of a sparse file is SIGBUS when the disk is full.
+            new_file.allocate(0, size)
+        except OSError as error:
+            file_system.remove(path)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFullError(path, size) from error
+            raise
+        finally:
+            new_file.close()
+        file_system.sync_directory(path.parent)
+        index_file = cls(path, slot_count, entry_count, file_system=file_system)
+        if previous is not None:
+            end_timestamp, end_offset = previous.end_timestamp, previous.end_physical_offset
+            index_file.replace_header(
+                IndexHeader(end_timestamp, end_timestamp, end_offset, end_offset)
+            )
+        return index_file
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes no more entries."""
+        return self.header.index_count >= self.entry_count
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no entry."""
+        return self.header.index_count <= 1
+
+    def entry(self, index: int) -> IndexEntry:
+        """Return the entry at an index in [0, entry_count)."""
+        position = self._entries_position + index * ENTRY_BYTES
+        return IndexEntry(*ENTRY.unpack_from(self._view, position))
+
+    def entries(self, start: int, end: int) -> npt.NDArray[np.void]:
+        """Return entries [start, end) as `ENTRY_DTYPE` in mapped memory; drop it before `close`."""
+        position = self._entries_position + start * ENTRY_BYTES
+        return np.frombuffer(self._view, dtype=ENTRY_DTYPE, count=end - start, offset=position)
+
+    def slots(self) -> npt.NDArray[np.int32]:
+        """Return the slots, shape (slot_count,), in mapped memory; drop it before `close`."""
+        return np.frombuffer(
+            self._view, dtype=SLOT_DTYPE, count=self.slot_count, offset=HEADER_BYTES
+        )
+
+    def append(
+        self,
+        key_hashes: npt.NDArray[np.int32],
+        physical_offsets: npt.NDArray[np.int64],
+        store_timestamps: npt.NDArray[np.int64],
+    ) -> int:
+        """Add as many of these entries, all of shape (n,), as there is room for.
+
+        Returns:
+            How many were added, from the first one on.
+        """
+        header = self.header
+        start = header.index_count
+        count = min(len(key_hashes), self.entry_count - start)
+        if count <= 0:
+            return 0
+        key_hashes, physical_offsets = key_hashes[:count], physical_offsets[:count]
+        store_timestamps = store_timestamps[:count]
+        links = self._link(key_hashes % np.int32(self.slot_count))
+        batch = np.empty(count, dtype=ENTRY_DTYPE)
+        batch["key_hash"] = key_hashes
+        batch["physical_offset"] = physical_offsets
+        batch["seconds"] = _seconds_since_begin(header, store_timestamps)
+        batch["previous"] = links.previous
+        # Entries, then the slots that lead to them, then the count that makes them valid: a
+        # process killed in between leaves slots at or above the count, which nothing follows.
+        position = self._entries_position + start * ENTRY_BYTES
+        self._view[position : position + count * ENTRY_BYTES] = batch.tobytes()
+        self.slots()[links.slots] = links.heads
+        self.replace_header(
+            IndexHeader(
+                int(store_timestamps[0]) if start == 1 else header.begin_timestamp,
+                int(store_timestamps[-1]),
+                int(physical_offsets[0]) if start == 1 else header.begin_physical_offset,
+                int(physical_offsets[-1]),
+                header.slot_count + links.new_slots,
+                start + count,
+            )
+        )
+        return count
+
+    def append_one(self, key_hash: int, physical_offset: int, store_timestamp: int) -> None:
+        """Add one entry; there must be room. For a few entries: 3 us, where `append` takes 80."""
+        header = self.header
+        index = header.index_count
+        assert index < self.entry_count, "a full file takes no more"
+        slot_position = HEADER_BYTES + SLOT_BYTES * (key_hash % self.slot_count)
+        (head,) = SLOT.unpack_from(self._view, slot_position)
+        if not 0 < head < index:
+            head = 0
+        is_first = index == 1
+        begin = header.begin_timestamp
+        seconds = (store_timestamp - begin) // 1000 if begin > 0 else 0
+        ENTRY.pack_into(
+            self._view,
+            self._entries_position + index * ENTRY_BYTES,
+            key_hash,
+            physical_offset,
+            min(max(seconds, 0), SECONDS_MAX),
+            head,
+        )
+        SLOT.pack_into(self._view, slot_position, index)
+        self.replace_header(
+            IndexHeader(
+                store_timestamp if is_first else begin,
+                store_timestamp,
+                physical_offset if is_first else header.begin_physical_offset,
+                physical_offset,
+                header.slot_count + (head == 0),
+                index + 1,
+            )
+        )
+
+    def candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[PhysicalOffset]:
+        """Yield the messages whose key has this hash, newest first.
+
+        Entries keep whole seconds, so a message up to a second outside [begin_ms, end_ms] may be
+        among them. Ends on a damaged chain: a sound one leads to ever lower indexes.
+        """
+        header = self.header
+        if header.begin_timestamp > end_ms or header.end_timestamp < begin_ms:
+            return
+        slot_position = HEADER_BYTES + SLOT_BYTES * (key_hash % self.slot_count)
+        (index,) = SLOT.unpack_from(self._view, slot_position)
+        above = header.index_count
+        while 0 < index < above:
+            entry = self.entry(index)
+            # The first entry's seconds count from where the previous file ended.
+            seconds = entry.seconds if index > 1 else 0
+            earliest_ms = header.begin_timestamp + seconds * 1000
+            if earliest_ms + 999 < begin_ms:
+                return
+            if entry.key_hash == key_hash and earliest_ms <= end_ms and entry.physical_offset >= 0:
+                yield entry.physical_offset
+            above, index = index, entry.previous
+
+    def first_index_at(self, physical_offset: int, end: int | None = None) -> int:
+        """Return the first index below `end` of a message at or beyond an offset, else `end`.
+
+        `end` is the index count when it is not given.
+        """
+
+        def offset_at(index: int) -> int:
+            return self.entry(index).physical_offset
+
+        indexes = range(self.header.index_count if end is None else end)
+        return bisect.bisect_left(indexes, physical_offset, lo=1, key=offset_at)
+
+    def replace_header(self, header: IndexHeader) -> None:
+        """Write a header: what makes entries valid, so the last step of every change."""
+        HEADER.pack_into(self._view, 0, *header)
+        self.header = header
+        self._dirty = True
+
+    def zero_entries_from(self, index: int) -> None:
+        """Set the entries from `index` on to zero, storing only where they are not."""
+        size = index_file_bytes(self.slot_count, self.entry_count)
+        start = self._entries_position + index * ENTRY_BYTES
+        for position in range(start, size, _ZERO_CHUNK_BYTES):
+            # Read, not mapped: a clean page must not become a dirty one.
+            chunk = self._file.pread(min(_ZERO_CHUNK_BYTES, size - position), position)
+            if chunk.count(0) != len(chunk):
+                self._view[position : position + len(chunk)] = bytes(len(chunk))
+
+    def flush(self) -> None:
+        """Make everything appended durable.
+
+        Raises:
+            FlushFailedError: The operating system could not.
+        """
+        if not self._dirty:
+            return
+        self._dirty = False
+        try:
+            self._file.sync_data()
+        except OSError as error:
+            raise FlushFailedError(self.path, error) from error
+
+    def close(self) -> None:
+        """Unmap and close. Does not flush."""
+        self._view = memoryview(b"")
+        self._mapping.close()
+        self._file.close()
+
+    def _read_header(self) -> IndexHeader:
+        size = self._file.size()
+        expected = index_file_bytes(self.slot_count, self.entry_count)
+        if size != expected:
+            raise NotAStoreError(
+                self.path,
+                f"it has {size} bytes, but an index file of {self.slot_count} slots and "
+                f"{self.entry_count} entries has {expected}; open it with the numbers it was "
+                "made with",
+            )
+        header = IndexHeader(*HEADER.unpack(self._file.pread(HEADER_BYTES, 0)))
+        if not 0 <= header.index_count <= self.entry_count:
+            raise NotAStoreError(
+                self.path, f"its header counts {header.index_count} entries of {self.entry_count}"
+            )
+        return header
+
+    def _link(self, slots: npt.NDArray[np.int32]) -> _Links:
+        """Return how entries appended from `header.index_count` on join the chains of `slots`."""
+        start = self.header.index_count
+        # Sorted by slot, stably, each entry stands behind its predecessor in the chain.
+        order = np.argsort(slots, kind="stable")
+        sorted_slots = slots[order]
+        sorted_indexes = (order + start).astype(np.int32)
+        is_first = np.empty(len(slots), dtype=np.bool_)
+        is_first[0] = True
+        np.not_equal(sorted_slots[1:], sorted_slots[:-1], out=is_first[1:])
+        is_last = np.append(is_first[1:], np.True_)
+        heads = self.slots()[sorted_slots[is_first]].astype(np.int32)
+        # What a killed process left behind leads to entries that never became valid.
+        heads[(heads < 0) | (heads >= start)] = 0
+        previous = np.empty(len(slots), dtype=np.int32)
+        previous[order[1:]] = sorted_indexes[:-1]
+        previous[order[is_first]] = heads
+        return _Links(
+            previous,
+            sorted_slots[is_last],
+            sorted_indexes[is_last],
+            len(heads) - int(np.count_nonzero(heads)),
+        )
+
+
+class _Links(NamedTuple):
+    previous: npt.NDArray[np.int32]
+    """Of each appended entry, shape (n,)."""
+    slots: npt.NDArray[np.int32]
+    """The slots that change, each once, shape (m,)."""
+    heads: npt.NDArray[np.int32]
+    """Their new values, shape (m,)."""
+    new_slots: int
+    """How many of them were empty."""
+
+
+def _seconds_since_begin(
+    header: IndexHeader, store_timestamps: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return what the entries keep of their store timestamps, shape (n,)."""
+    if header.index_count > 1:
+        begins: int | npt.NDArray[np.int64] = header.begin_timestamp
+    else:
+        # The first entry is measured from where the previous file ended, the rest from the first.
+        begins = np.full(len(store_timestamps), store_timestamps[0], dtype=np.int64)
+        begins[0] = header.begin_timestamp if header.begin_timestamp > 0 else store_timestamps[0]
+    seconds: npt.NDArray[np.int64] = (store_timestamps - begins) // 1000
+    return np.minimum(np.maximum(seconds, 0), SECONDS_MAX)
