@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, cast, final
 
+from commitbus.commitlog.types import Host
 from commitbus.flush.policy import FlushMode
 
 DEFAULT_PORT: Final = 8081
@@ -161,7 +162,7 @@ class BrokerConfig:
         metadata=_doc(
             unit="bytes",
             reason="RocketMQ's default; files are allocated in full",
-            danger="must stay what it was when the store was made: files are found by their size",
+            danger="for a new store only: one that exists keeps the size of its files",
             aliases=("mappedFileSizeCommitLog",),
         ),
     )
@@ -170,7 +171,7 @@ class BrokerConfig:
         metadata=_doc(
             unit="bytes, a multiple of 20",
             reason="RocketMQ's default: 300,000 messages of one queue",
-            danger="must stay what it was when the store was made",
+            danger="for a new store only: one that exists keeps what its files say",
             aliases=("mappedFileSizeConsumeQueue",),
         ),
     )
@@ -179,7 +180,7 @@ class BrokerConfig:
         metadata=_doc(
             unit="hash slots in an index file",
             reason="RocketMQ's default",
-            danger="must stay what it was when the store was made",
+            danger="for a new store only: one that exists keeps what its files say",
             aliases=("maxHashSlotNum",),
         ),
     )
@@ -188,7 +189,7 @@ class BrokerConfig:
         metadata=_doc(
             unit="keys in an index file",
             reason="RocketMQ's default: a file of 420 MB, allocated when first needed",
-            danger="must stay what it was when the store was made",
+            danger="for a new store only: one that exists keeps what its files say",
             aliases=("maxIndexNum",),
         ),
     )
@@ -224,6 +225,15 @@ class BrokerConfig:
     def listen_host(self) -> str:
         """The host to listen on."""
         return split_host_port(self.listen)[0]
+
+    @property
+    def store_host(self) -> Host:
+        """The address that records name as the broker's: 127.0.0.1 where only a name is known."""
+        host, port = split_host_port(self.advertise or self.listen)
+        try:
+            return Host.parse(host, port)
+        except ValueError:
+            return Host.parse("127.0.0.1", port)
 
     def with_changes(self, changes: Mapping[str, object], *, source: str = "") -> BrokerConfig:
         """Return a configuration with some settings changed.

@@ -17,10 +17,14 @@ from commitbus.broker.cli.output import CommandError
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 
 TIMEOUT_S: Final = 10.0
+CONNECT_TIMEOUT_S: Final = 3.0
+"""A broker that was started in the line before is ready within this time."""
 
 _OPTIONS: Final = (
     # A broker is reached directly: a proxy set for web pages does not speak to it.
     ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
     # A body of 4 MiB with its properties is above the library's own limit of 4 MiB.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -31,9 +35,9 @@ _Response = TypeVar("_Response", bound=Message)
 
 @final
 class AdminClient:
-    """A connection to one broker. Used by one thread.
+    """A connection to one broker, for the time of a `with` block. Used by one thread.
 
-    Every method raises `CommandError` when the broker does not answer, or refuses.
+    Everything raises `CommandError` when the broker does not answer, or refuses.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -41,7 +45,12 @@ class AdminClient:
         self._channel = grpc.insecure_channel(endpoint, options=_OPTIONS)
 
     def __enter__(self) -> AdminClient:
-        """Return the client itself."""
+        """Connect."""
+        try:
+            grpc.channel_ready_future(self._channel).result(timeout=CONNECT_TIMEOUT_S)
+        except grpc.FutureTimeoutError:
+            self._channel.close()
+            raise CommandError(f"no broker answers at {self._endpoint}") from None
         return self
 
     def __exit__(
@@ -124,7 +133,7 @@ class AdminClient:
         details = error.details() or ""
         match error.code():
             case grpc.StatusCode.UNAVAILABLE:
-                return f"no broker answers at {self._endpoint}: {details}"
+                return f"the broker at {self._endpoint} is not available: {details}"
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return f"the broker at {self._endpoint} did not answer within {TIMEOUT_S:.0f} s"
             case grpc.StatusCode.UNIMPLEMENTED:

@@ -78,7 +78,8 @@ def _row(broker: pb.Broker) -> dict[str, object]:
         "page_cache_wait_ms": 0,
         "hour": round(hours, 2),
         "space": f"{broker.disk_ratio:.4f}",
-        "activated": broker.active,
+        # One whose disk failed stops at once: who answers is active.
+        "activated": True,
         "in_total_yesterday": broker.in_total_yesterday,
         "out_total_yesterday": broker.out_total_yesterday,
         "in_total_today": broker.in_total_today,

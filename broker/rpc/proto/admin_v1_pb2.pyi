@@ -256,7 +256,7 @@ class GetBrokerRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Broker(_message.Message):
-    __slots__ = ("cluster", "name", "id", "address", "version", "in_tps", "out_tps", "in_total_yesterday", "out_total_yesterday", "in_total_today", "out_total_today", "earliest_message_ms", "disk_ratio", "active", "boot_ms")
+    __slots__ = ("cluster", "name", "id", "address", "version", "in_tps", "out_tps", "in_total_yesterday", "out_total_yesterday", "in_total_today", "out_total_today", "earliest_message_ms", "disk_ratio", "boot_ms")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -270,7 +270,6 @@ class Broker(_message.Message):
     OUT_TOTAL_TODAY_FIELD_NUMBER: _ClassVar[int]
     EARLIEST_MESSAGE_MS_FIELD_NUMBER: _ClassVar[int]
     DISK_RATIO_FIELD_NUMBER: _ClassVar[int]
-    ACTIVE_FIELD_NUMBER: _ClassVar[int]
     BOOT_MS_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     name: str
@@ -285,9 +284,8 @@ class Broker(_message.Message):
     out_total_today: int
     earliest_message_ms: int
     disk_ratio: float
-    active: bool
     boot_ms: int
-    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., id: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., in_tps: _Optional[float] = ..., out_tps: _Optional[float] = ..., in_total_yesterday: _Optional[int] = ..., out_total_yesterday: _Optional[int] = ..., in_total_today: _Optional[int] = ..., out_total_today: _Optional[int] = ..., earliest_message_ms: _Optional[int] = ..., disk_ratio: _Optional[float] = ..., active: _Optional[bool] = ..., boot_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., id: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., in_tps: _Optional[float] = ..., out_tps: _Optional[float] = ..., in_total_yesterday: _Optional[int] = ..., out_total_yesterday: _Optional[int] = ..., in_total_today: _Optional[int] = ..., out_total_today: _Optional[int] = ..., earliest_message_ms: _Optional[int] = ..., disk_ratio: _Optional[float] = ..., boot_ms: _Optional[int] = ...) -> None: ...
 
 class QueryMessagesRequest(_message.Message):
     __slots__ = ("topic", "key", "begin_ms", "end_ms", "max_count", "kind", "before_physical_offset")

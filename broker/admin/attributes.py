@@ -1,0 +1,88 @@
+"""Which attributes topics and groups may have, and how a change is applied.
+
+The names are RocketMQ's. One whose value we could not honour is refused rather than stored: a
+setting that has no effect is worse than an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, final
+
+from commitbus.broker.metadata.groups import LITE_BIND_TOPIC_ATTRIBUTE, PRIORITY_FACTOR_ATTRIBUTE
+from commitbus.broker.metadata.topics import (
+    LITE_EXPIRATION_ATTRIBUTE,
+    MESSAGE_TYPE_ATTRIBUTE,
+    MessageType,
+)
+
+Problem = Callable[[str], str | None]
+"""Says what is wrong with a value, or None."""
+
+
+@final
+class AttributeRefusedError(ValueError):
+    """An attribute does not exist, or cannot have this value."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name, self.reason = name, reason
+        super().__init__(f"attribute {name}: {reason}")
+
+
+def _one_of(*values: str) -> Problem:
+    return lambda value: None if value in values else f"must be one of {', '.join(values)}"
+
+
+def _only(value: str) -> Problem:
+    return lambda got: None if got == value else f"only {value} is supported, not {got}"
+
+
+def _between(minimum: int, maximum: int) -> Problem:
+    def problem(value: str) -> str | None:
+        digits = value.removeprefix("-")
+        good = digits.isascii() and digits.isdigit() and minimum <= int(value) <= maximum
+        return None if good else f"must be a number from {minimum} to {maximum}"
+
+    return problem
+
+
+def _any_text(value: str) -> str | None:
+    return None if value else "must not be empty"
+
+
+TOPIC_ATTRIBUTES: Final[Mapping[str, Problem]] = {
+    MESSAGE_TYPE_ATTRIBUTE: _one_of(*MessageType),
+    "queue.type": _only("SimpleCQ"),
+    "cleanup.policy": _only("DELETE"),
+    # Minutes; -1 never, at most 30 days.
+    LITE_EXPIRATION_ATTRIBUTE: _between(-1, 30 * 24 * 60),
+}
+GROUP_ATTRIBUTES: Final[Mapping[str, Problem]] = {
+    LITE_BIND_TOPIC_ATTRIBUTE: _any_text,
+    PRIORITY_FACTOR_ATTRIBUTE: _between(0, 100),
+}
+
+
+def changed_attributes(
+    known: Mapping[str, Problem],
+    current: Mapping[str, str],
+    sets: Mapping[str, str],
+    deletes: Iterable[str],
+) -> Mapping[str, str]:
+    """Return the attributes after a change.
+
+    Raises:
+        AttributeRefusedError: a name is unknown or nothing is there to delete, or a value is bad.
+    """
+    attributes = dict(current)
+    for name in deletes:
+        if attributes.pop(name, None) is None:
+            raise AttributeRefusedError(name, "it is not set, so it cannot be deleted")
+    for name, value in sets.items():
+        if name not in known:
+            raise AttributeRefusedError(name, f"unknown; there are {', '.join(sorted(known))}")
+        if problem := known[name](value):
+            raise AttributeRefusedError(name, problem)
+        attributes[name] = value
+    return MappingProxyType(attributes)

@@ -1,0 +1,35 @@
+"""The broker as a whole."""
+
+from __future__ import annotations
+
+import trio
+
+from commitbus.broker.admin.context import AdminContext
+from commitbus.broker.messaging.route import MASTER_ID
+from commitbus.broker.queue_times import earliest_store_timestamp
+from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+
+
+async def get_broker(context: AdminContext, _request: pb.GetBrokerRequest) -> pb.Broker:
+    """Return the broker's name, rates and state."""
+    rates = context.rates
+    earliest_ms = await trio.to_thread.run_sync(earliest_store_timestamp, context.store)
+    total, free = await trio.to_thread.run_sync(
+        context.file_system.disk_usage, context.config.store_directory
+    )
+    return pb.Broker(
+        cluster=context.config.cluster_name,
+        name=context.config.broker_name,
+        id=MASTER_ID,
+        address=context.address,
+        version=context.version,
+        in_tps=rates.put_tps(),
+        out_tps=rates.consume_tps(),
+        in_total_yesterday=rates.yesterday.messages_in,
+        out_total_yesterday=rates.yesterday.messages_out,
+        in_total_today=rates.today.messages_in,
+        out_total_today=rates.today.messages_out,
+        earliest_message_ms=earliest_ms,
+        disk_ratio=(total - free) / total if total else 0.0,
+        boot_ms=context.boot_ms,
+    )

@@ -1,0 +1,75 @@
+"""What the operator's handlers work on, and how they refuse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn, final
+
+from commitbus.broker.config import BrokerConfig, join_host_port
+from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.metadata.metadata_store import MetadataStore
+from commitbus.broker.metadata.progress_table import ProgressTable
+from commitbus.broker.metadata.topics import TopicConfig
+from commitbus.broker.rates import Rates
+from commitbus.broker.rpc.call import RpcError, StatusCode
+from commitbus.broker.store.message_store import MessageStore
+from commitbus.commitlog.file_system import FileSystem
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AdminContext:
+    """The parts of the running broker that an operator looks at or changes."""
+
+    messaging: MessagingContext
+    rates: Rates
+    version: str
+    boot_ms: int
+    file_system: FileSystem
+
+    @property
+    def store(self) -> MessageStore:
+        """The messages."""
+        return self.messaging.store
+
+    @property
+    def metadata(self) -> MetadataStore:
+        """Topics and groups."""
+        return self.messaging.metadata
+
+    @property
+    def progress(self) -> ProgressTable:
+        """How far the groups are."""
+        return self.messaging.progress
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings of this process."""
+        return self.messaging.config
+
+    @property
+    def address(self) -> str:
+        """The host:port that stands for this broker."""
+        if self.config.advertise:
+            return self.config.advertise
+        return join_host_port(self.config.listen_host, self.messaging.listen_port or 0)
+
+    def existing_topic(self, name: str) -> TopicConfig:
+        """Return a topic's settings.
+
+        Raises:
+            RpcError: there is no such topic.
+        """
+        topic = self.metadata.topic(name)
+        if topic is None:
+            raise RpcError(StatusCode.NOT_FOUND, f"there is no topic {name!r}")
+        return topic
+
+
+def refuse(reason: object) -> NoReturn:
+    """Refuse a request that could not be right at any time.
+
+    Raises:
+        RpcError: always.
+    """
+    raise RpcError(StatusCode.INVALID_ARGUMENT, str(reason)) from None

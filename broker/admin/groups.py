@@ -1,0 +1,179 @@
+"""Consumer groups: create, change, delete, and how far they are."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Final
+
+import trio
+
+from commitbus.broker.admin.attributes import (
+    GROUP_ATTRIBUTES,
+    AttributeRefusedError,
+    changed_attributes,
+)
+from commitbus.broker.admin.context import AdminContext, refuse
+from commitbus.broker.metadata.documents import DocumentError, JsonObject, from_strings
+from commitbus.broker.metadata.groups import GroupConfig, decode_group, encode_group
+from commitbus.broker.metadata.names import IllegalNameError, validate_group
+from commitbus.broker.queue_times import store_timestamp
+from commitbus.broker.rpc.call import RpcError, StatusCode
+from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+from commitbus.commitlog.types import QueueOffset
+
+# Field of the messages to its name in RocketMQ's subscriptionGroup.json, by which it is checked.
+_FIELDS: Final = {
+    "consume_enable": "consumeEnable",
+    "consume_from_min_enable": "consumeFromMinEnable",
+    "consume_broadcast_enable": "consumeBroadcastEnable",
+    "consume_message_orderly": "consumeMessageOrderly",
+    "notify_consumer_ids_changed_enable": "notifyConsumerIdsChangedEnable",
+    "retry_queue_nums": "retryQueueNums",
+    "retry_max_times": "retryMaxTimes",
+    "broker_id": "brokerId",
+    "which_broker_when_consume_slowly": "whichBrokerWhenConsumeSlowly",
+}
+
+
+async def put_group(context: AdminContext, request: pb.PutGroupRequest) -> pb.Group:
+    """Create a group or change one."""
+    _check_name(request.name)
+    current = context.metadata.group(request.name) or GroupConfig(request.name)
+    try:
+        attributes = changed_attributes(
+            GROUP_ATTRIBUTES, current.attributes, request.set_attributes, request.delete_attributes
+        )
+        entry = encode_group(current) | {"attributes": from_strings(attributes)}
+        for field, name in _FIELDS.items():
+            if request.HasField(field):
+                entry[name] = getattr(request, field)
+        if request.HasField("group_retry_policy"):
+            entry["groupRetryPolicy"] = _retry_policy(request.group_retry_policy)
+        config = decode_group(request.name, entry)
+    except (AttributeRefusedError, DocumentError) as error:
+        refuse(error)
+    await context.metadata.put_group(config)
+    return _group(config)
+
+
+async def delete_group(
+    context: AdminContext, request: pb.DeleteGroupRequest
+) -> pb.DeleteGroupResponse:
+    """Delete a group and its progress."""
+    _check_name(request.name)
+    _check_known(context, request.name)
+    await context.metadata.delete_group(request.name)
+    context.progress.delete_group(request.name)
+    return pb.DeleteGroupResponse()
+
+
+async def list_groups(
+    context: AdminContext, _request: pb.ListGroupsRequest
+) -> pb.ListGroupsResponse:
+    """Return all groups by name, with the number of their clients and how far they are behind."""
+    diffs: Counter[str] = Counter()
+    for (group, topic, queue_id), progress in context.progress.items():
+        diffs[group] += context.store.max_offset(topic, queue_id) - progress.committed_offset
+    summaries = []
+    for config in sorted(context.metadata.groups(), key=lambda config: config.name):
+        clients = context.clients.consumers(config.name)
+        summaries.append(
+            pb.ListGroupsResponse.Summary(
+                group=_group(config),
+                client_count=len(clients),
+                client_version=clients[0].version if clients else "",
+                consume_tps=context.rates.consume_tps(config.name),
+                diff_total=diffs[config.name],
+            )
+        )
+    return pb.ListGroupsResponse(summaries=summaries)
+
+
+async def get_consumer_progress(
+    context: AdminContext, request: pb.GetConsumerProgressRequest
+) -> pb.ConsumerProgress:
+    """Return how far a group is in every queue of the topics it has received from."""
+    _check_known(context, request.group)
+    if request.topic:
+        context.existing_topic(request.topic)
+    topics = {topic for (group, topic, _), _ in context.progress.items() if group == request.group}
+    queues = [
+        _queue(context, request.group, topic, queue_id)
+        for topic in sorted(topics)
+        if request.topic in ("", topic)
+        for queue_id in _queue_ids(context, topic)
+    ]
+    await trio.to_thread.run_sync(_fill_last_times, context, queues)
+    return pb.ConsumerProgress(queues=queues, consume_tps=context.rates.consume_tps(request.group))
+
+
+def _queue_ids(context: AdminContext, topic: str) -> range:
+    config = context.metadata.topic(topic)
+    return range(config.read_queue_nums if config else 0)
+
+
+def _queue(
+    context: AdminContext, group: str, topic: str, queue_id: int
+) -> pb.ConsumerProgress.Queue:
+    progress = context.progress.get(group, topic, queue_id)
+    row = pb.ConsumerProgress.Queue(
+        topic=topic,
+        queue_id=queue_id,
+        broker_offset=context.store.max_offset(topic, queue_id),
+        # Nothing of this queue was delivered yet: all that is stored lies ahead.
+        consumer_offset=context.store.min_offset(topic, queue_id),
+    )
+    if progress is not None:
+        row.consumer_offset = progress.committed_offset
+        row.inflight = progress.in_flight_count
+        row.client_ids.extend(sorted({held.client_id for held in progress.in_flight.values()}))
+    return row
+
+
+def _fill_last_times(context: AdminContext, queues: list[pb.ConsumerProgress.Queue]) -> None:
+    """Set the time of the last consumed message. Reads pages that may be cold: own thread."""
+    for queue in queues:
+        queue.last_time_ms = store_timestamp(
+            context.store, queue.topic, queue.queue_id, QueueOffset(queue.consumer_offset - 1)
+        )
+
+
+def _retry_policy(text: str) -> JsonObject:
+    try:
+        policy = json.loads(text)
+    except ValueError as error:
+        refuse(f"the retry policy is not JSON: {error}")
+    if not isinstance(policy, dict) or policy.get("type") not in ("CUSTOMIZED", "EXPONENTIAL"):
+        refuse('the retry policy needs a "type", CUSTOMIZED or EXPONENTIAL')
+    return policy
+
+
+def _group(config: GroupConfig) -> pb.Group:
+    entry = encode_group(config)
+    return pb.Group(
+        name=config.name,
+        consume_enable=config.consume_enable,
+        consume_from_min_enable=config.consume_from_min_enable,
+        consume_broadcast_enable=config.consume_broadcast_enable,
+        consume_message_orderly=config.consume_message_orderly,
+        notify_consumer_ids_changed_enable=config.notify_consumer_ids_changed_enable,
+        retry_queue_nums=config.retry_queue_nums,
+        retry_max_times=config.retry_max_times,
+        broker_id=config.broker_id,
+        which_broker_when_consume_slowly=config.which_broker_when_consume_slowly,
+        attributes=config.attributes,
+        group_retry_policy=json.dumps(entry["groupRetryPolicy"], separators=(",", ":")),
+    )
+
+
+def _check_known(context: AdminContext, group: str) -> None:
+    if context.metadata.group(group) is None:
+        raise RpcError(StatusCode.NOT_FOUND, f"there is no consumer group {group!r}")
+
+
+def _check_name(name: str) -> None:
+    try:
+        validate_group(name)
+    except IllegalNameError as error:
+        refuse(error)

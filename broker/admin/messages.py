@@ -1,0 +1,173 @@
+"""Single messages: find, show, send."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final
+
+import trio
+
+from commitbus.broker.admin.context import AdminContext, refuse
+from commitbus.broker.messaging.errors import RequestError
+from commitbus.broker.messaging.message_codec import to_outgoing
+from commitbus.broker.messaging.validate import check_message
+from commitbus.broker.metadata.topics import MessageType, TopicConfig
+from commitbus.broker.rpc.call import RpcError, StatusCode
+from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
+from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
+from commitbus.commitlog.record_format import offset_message_id
+from commitbus.commitlog.types import QueueOffset, Record
+from commitbus.indexfile.index_format import KeyKind
+
+QUERY_MAX: Final = 64
+"""RocketMQ's `defaultQueryMaxNum`, more are never returned at once."""
+_EXAMINED_MAX: Final = 1 << 16
+"""Index entries looked at for a page far back, before giving up."""
+
+
+async def query_messages(
+    context: AdminContext, request: pb.QueryMessagesRequest
+) -> pb.QueryMessagesResponse:
+    """Return messages of a topic by key or tag, newest first."""
+    context.existing_topic(request.topic)
+    if not request.key:
+        refuse("the key is empty")
+    if request.max_count < 1:
+        refuse(f"{request.max_count} messages at most: at least 1 is needed")
+    records = await trio.to_thread.run_sync(_records_by_key, context, request)
+    return pb.QueryMessagesResponse(messages=[_message(record, b"") for record in records])
+
+
+def _records_by_key(context: AdminContext, request: pb.QueryMessagesRequest) -> list[Record]:
+    """Return the page that lies before `before_physical_offset`."""
+    wanted = min(request.max_count, QUERY_MAX)
+    kind = KeyKind.TAG if request.kind == pb.TAG else KeyKind.KEY
+    examined = wanted
+    while True:
+        records = context.store.query_by_key(
+            request.topic, request.key, request.begin_ms, request.end_ms, examined, kind
+        )
+        page = records
+        if request.HasField("before_physical_offset"):
+            before = request.before_physical_offset
+            page = [record for record in records if record.physical_offset < before]
+        # The index knows time, not pages: what the pages before held is read again and skipped.
+        if len(page) >= wanted or len(records) < examined or examined >= _EXAMINED_MAX:
+            return page[:wanted]
+        examined *= 4
+
+
+async def get_message(
+    context: AdminContext, request: pb.GetMessageRequest
+) -> pb.GetMessageResponse:
+    """Return one message, and what became of it in each group."""
+    try:
+        record = await trio.to_thread.run_sync(_record, context, request)
+    except (OffsetOutOfRangeError, CorruptRecordError) as error:
+        raise RpcError(StatusCode.NOT_FOUND, f"there is no such message: {error}") from None
+    except ValueError as error:
+        refuse(error)
+    if record is None:
+        raise RpcError(StatusCode.NOT_FOUND, "there is no such message")
+    return pb.GetMessageResponse(
+        message=_message(record, record.body), tracks=_tracks(context, record)
+    )
+
+
+def _record(context: AdminContext, request: pb.GetMessageRequest) -> Record | None:
+    match request.WhichOneof("name"):
+        case "offset_id":
+            return context.store.read_by_offset_id(request.offset_id)
+        case "unique_key":
+            name = request.unique_key
+            found = context.store.query_by_unique_key(name.topic, name.unique_key)
+            return found[0] if found else None
+        case "place":
+            place = request.place
+            fetched = context.store.fetch(
+                place.topic, place.queue_id, QueueOffset(place.queue_offset), 1
+            )
+            if not fetched.units or fetched.units[0].queue_offset != place.queue_offset:
+                return None
+            return context.store.read(fetched.units[0].physical_offset)
+    raise ValueError("the message is not named")
+
+
+def _tracks(context: AdminContext, record: Record) -> list[pb.Track]:
+    return [
+        pb.Track(group=group, track_type=_track_type(context, group, record))
+        for group in sorted(context.progress.groups_of(record.topic))
+    ]
+
+
+def _track_type(context: AdminContext, group: str, record: Record) -> str:
+    """Return RocketMQ's word for what became of a message in a group."""
+    progress = context.progress.get(group, record.topic, record.queue_id)
+    offset = record.queue_offset
+    if progress and offset < progress.next_offset and offset not in progress.in_flight:
+        return "CONSUMED"
+    return "NOT_CONSUME_YET" if context.messaging.clients.consumers(group) else "NOT_ONLINE"
+
+
+async def send_message(
+    context: AdminContext, request: pb.SendMessageRequest
+) -> pb.SendMessageResponse:
+    """Append a message, under the limits that hold for producers."""
+    messaging = context.messaging
+    topic = context.existing_topic(request.topic)
+    queue_id = _queue_to_send_to(topic, request)
+    now_ms = messaging.clock.now_ms()
+    message = v2.Message(body=request.body)
+    message.topic.name = request.topic
+    message.system_properties.message_id = f"01{secrets.token_hex(16).upper()}"
+    message.system_properties.tag = request.tags
+    message.system_properties.keys.extend(request.keys.split())
+    try:
+        check_message(message, max_body_bytes=context.config.max_body_bytes, now_ms=now_ms)
+        messaging.durability.check_room()
+        outgoing = to_outgoing(
+            message, queue_id=queue_id, cluster=context.config.cluster_name, peer="", now_ms=now_ms
+        )
+        result = context.store.put(outgoing)
+        await messaging.durability.wait(result.end_offset)
+    except RequestError as error:
+        refuse(error)
+    messaging.counters.count_sent(request.topic, 1, len(request.body))
+    return pb.SendMessageResponse(
+        broker_name=context.config.broker_name,
+        queue_id=queue_id,
+        queue_offset=result.queue_offset,
+        message_id=message.system_properties.message_id,
+        offset_id=offset_message_id(context.config.store_host, result.physical_offset),
+    )
+
+
+def _queue_to_send_to(topic: TopicConfig, request: pb.SendMessageRequest) -> int:
+    if topic.message_type not in (MessageType.NORMAL, MessageType.MIXED):
+        refuse(f"topic {topic.name!r} takes {topic.message_type} messages, this one is NORMAL")
+    if not topic.writable:
+        refuse(f"topic {topic.name!r} may not be written to")
+    count = topic.write_queue_nums
+    queue_id = request.queue_id if request.HasField("queue_id") else secrets.randbelow(count)
+    if not 0 <= queue_id < count:
+        refuse(f"topic {topic.name!r} has the queues 0 to {count - 1}, not {queue_id}")
+    return queue_id
+
+
+def _message(record: Record, body: bytes) -> pb.Message:
+    return pb.Message(
+        offset_id=offset_message_id(record.store_host, record.physical_offset),
+        topic=record.topic,
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+        physical_offset=record.physical_offset,
+        reconsume_times=record.reconsume_times,
+        born_ms=record.born_timestamp,
+        store_ms=record.store_timestamp,
+        born_host=str(record.born_host),
+        store_host=str(record.store_host),
+        sys_flag=record.sys_flag,
+        properties=record.properties,
+        body=body,
+    )

@@ -1,0 +1,68 @@
+"""The operator's service as a list of methods for a transport."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from commitbus.broker.admin import cluster, groups, messages, topics
+from commitbus.broker.admin.context import AdminContext
+from commitbus.broker.metadata.errors import StateWriteError
+from commitbus.broker.rpc.call import Call, RpcError, StatusCode
+from commitbus.broker.rpc.method import Method, MethodKind
+from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+from commitbus.commitlog.errors import StoreError
+
+_SERVICE: Final = "/commitbus.admin.v1.Admin/"
+
+Handler = Callable[[AdminContext, Any], Awaitable[Message]]
+
+_HANDLERS: Final[Sequence[tuple[str, type[Message], type[Message], Handler]]] = (
+    ("PutTopic", pb.PutTopicRequest, pb.Topic, topics.put_topic),
+    ("DeleteTopic", pb.DeleteTopicRequest, pb.DeleteTopicResponse, topics.delete_topic),
+    ("ListTopics", pb.ListTopicsRequest, pb.ListTopicsResponse, topics.list_topics),
+    ("GetTopicStatus", pb.GetTopicStatusRequest, pb.TopicStatus, topics.get_topic_status),
+    ("PutGroup", pb.PutGroupRequest, pb.Group, groups.put_group),
+    ("DeleteGroup", pb.DeleteGroupRequest, pb.DeleteGroupResponse, groups.delete_group),
+    ("ListGroups", pb.ListGroupsRequest, pb.ListGroupsResponse, groups.list_groups),
+    (
+        "GetConsumerProgress",
+        pb.GetConsumerProgressRequest,
+        pb.ConsumerProgress,
+        groups.get_consumer_progress,
+    ),
+    ("GetBroker", pb.GetBrokerRequest, pb.Broker, cluster.get_broker),
+    ("QueryMessages", pb.QueryMessagesRequest, pb.QueryMessagesResponse, messages.query_messages),
+    ("GetMessage", pb.GetMessageRequest, pb.GetMessageResponse, messages.get_message),
+    ("SendMessage", pb.SendMessageRequest, pb.SendMessageResponse, messages.send_message),
+)
+
+
+def admin_methods(context: AdminContext) -> list[Method]:
+    """Return the methods of the admin service."""
+    return [
+        Method(
+            path=_SERVICE + name,
+            kind=MethodKind.UNARY,
+            request_type=request_type,
+            response_type=response_type,
+            handler=_answering(context, handler),
+        )
+        for name, request_type, response_type, handler in _HANDLERS
+    ]
+
+
+def _answering(
+    context: AdminContext, handler: Handler
+) -> Callable[[Any, Call], Awaitable[Message]]:
+    async def answer(request: Message, _call: Call) -> Message:
+        try:
+            return await handler(context, request)
+        except StateWriteError as error:
+            raise RpcError(StatusCode.UNAVAILABLE, str(error)) from None
+        except StoreError as error:
+            raise RpcError(StatusCode.FAILED_PRECONDITION, str(error)) from None
+
+    return answer

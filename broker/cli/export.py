@@ -1,0 +1,33 @@
+"""`commitbus export`: a store's messages as Parquet, without Java."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from commitbus.broker.cli.output import EXIT_OK, CommandError
+from commitbus.broker.cli.progress import progress_bar
+from commitbus.commitlog.errors import StoreError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("directory", type=Path, metavar="DIR", help="the store's directory")
+    parser.add_argument("out", type=Path, metavar="OUT", help="where the Parquet files go")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Export a store."""
+    try:
+        from commitbus.flush.spark.export import export_store  # noqa: PLC0415 - needs an extra
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"{error.name} is not installed: pip install 'commitbus[spark]'"
+        ) from None
+    try:
+        with progress_bar() as on_progress:
+            summary = export_store(options.directory, options.out, on_progress=on_progress)
+    except (StoreError, OSError) as error:
+        raise CommandError(str(error)) from None
+    print(summary)
+    return EXIT_OK

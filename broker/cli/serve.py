@@ -1,0 +1,118 @@
+"""`commitbus serve`: run a broker until a signal."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from commitbus.broker.cli.output import EXIT_OK, CommandError
+from commitbus.broker.cli.progress import progress_bar
+from commitbus.broker.config import BrokerConfig, ConfigError, load_config
+from commitbus.broker.log_format import set_up_logging
+from commitbus.broker.rpc.address import ListenError
+from commitbus.broker.server import RunningBroker, run_broker
+from commitbus.commitlog.errors import StoreError
+from commitbus.flush.policy import FlushMode
+
+_FLUSH_MODES: Final = {"sync": FlushMode.SYNC_FLUSH, "async": FlushMode.ASYNC_FLUSH}
+
+_log = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command. None has a default: what is not given is not changed."""
+    defaults = BrokerConfig()
+    add = parser.add_argument
+    add("--config", type=Path, metavar="FILE", help="settings as TOML; see `commitbus config`")
+    add(
+        "--store",
+        metavar="DIR",
+        dest="store_directory",
+        help=f"the store's directory, made when missing; {defaults.store_directory} if not given",
+    )
+    add("--listen", metavar="HOST:PORT", help=f"{defaults.listen} if not given; port 0: a free one")
+    add("--advertise", metavar="HOST:PORT", help="the address that clients are told")
+    add("--flush", choices=_FLUSH_MODES, help="when a send is answered: once it is durable, or not")
+    add("--metrics-port", type=int, metavar="N", help="serve Prometheus metrics; 0: a free port")
+    add(
+        "--auto-create-topics",
+        action="store_true",
+        default=None,
+        help="create a topic when a client first names it",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a broker until SIGTERM or SIGINT."""
+    config = _config(options)
+    set_up_logging()
+    try:
+        trio.run(_serve, config)
+    except BaseExceptionGroup as group:
+        raise _explanation(group) from None
+    return EXIT_OK
+
+
+def _explanation(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return what to say about the first thing that went wrong, or `group` if it is our mistake."""
+    expected, unexpected = group.split((StoreError, ListenError, OSError))
+    if unexpected is not None or expected is None:
+        return group
+    error: BaseException = expected
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return CommandError(str(error))
+
+
+def _config(options: argparse.Namespace) -> BrokerConfig:
+    given = {
+        "store_directory": options.store_directory,
+        "listen": options.listen,
+        "advertise": options.advertise,
+        "flush_mode": _FLUSH_MODES.get(options.flush),
+        "metrics_port": options.metrics_port,
+        "auto_create_topics": options.auto_create_topics,
+    }
+    try:
+        config = load_config(options.config) if options.config else BrokerConfig()
+        return config.with_changes({k: v for k, v in given.items() if v is not None})
+    except ConfigError as error:
+        raise CommandError(str(error)) from None
+
+
+async def _serve(config: BrokerConfig) -> None:
+    stop = trio.Event()
+    async with trio.open_nursery() as watching:
+        # Before the store is opened: a signal during recovery must not leave it half done.
+        await watching.start(_stop_on_signal, stop)
+        async with trio.open_nursery() as serving:
+            with progress_bar() as on_progress:
+                running: RunningBroker = await serving.start(
+                    partial(run_broker, config, stop, on_progress=on_progress)
+                )
+            print(running.recovery_summary)
+            if running.metrics_endpoint:
+                print(f"metrics at http://{running.metrics_endpoint}/metrics")
+            print(f"listening on {running.endpoint}", flush=True)
+        watching.cancel_scope.cancel()
+
+
+async def _stop_on_signal(
+    stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Set `stop` at the first signal; at the second leave at once, as `kill -9` would."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for number in signals:
+            if stop.is_set():
+                _log.warning("stopping at once", extra={"signal": number})
+                os._exit(128 + number)
+            _log.info("stopping", extra={"signal": number})
+            stop.set()

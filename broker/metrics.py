@@ -1,0 +1,358 @@
+"""Prometheus metrics under RocketMQ's names and labels, on a port of their own.
+
+Nothing is counted twice: a scrape reads the integers that the handlers keep anyway. Scrapes are
+served by threads of the Prometheus client; what belongs to the trio thread is copied there first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, final
+
+import trio
+from google.protobuf.message import Message
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.metadata.names import RETRY_TOPIC_PREFIX, is_system_topic
+from commitbus.broker.metadata.topics import MessageType
+from commitbus.broker.queue_times import store_timestamp
+from commitbus.broker.rpc.call import Call, RpcError, Send
+from commitbus.broker.rpc.method import Method, MethodKind
+from commitbus.broker.store.message_store import MessageStore
+from commitbus.commitlog.types import QueueOffset
+
+LATENCY_BUCKETS_MS: Final = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
+"""RocketMQ's, so that its dashboards compare."""
+
+Metric = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+
+_NODE_LABELS: Final = ("cluster", "node_type", "node_id", "otel_scope_name")
+
+
+class _Calls(NamedTuple):
+    """What one time series of the latency histogram counts."""
+
+    request_code: str
+    response_code: str
+    is_long_polling: str
+    result: str
+
+
+@final
+class RpcLatency:
+    """How long calls took. Filled on the trio thread."""
+
+    def __init__(self) -> None:
+        self._counts: dict[_Calls, list[int]] = {}
+        self._sums_ms: dict[_Calls, float] = defaultdict(float)
+
+    def observe(self, calls: _Calls, elapsed_ms: float) -> None:
+        """Count one call."""
+        counts = self._counts.get(calls)
+        if counts is None:
+            counts = self._counts[calls] = [0] * (len(LATENCY_BUCKETS_MS) + 1)
+        counts[bisect_left(LATENCY_BUCKETS_MS, elapsed_ms)] += 1
+        self._sums_ms[calls] += elapsed_ms
+
+    def snapshot(self) -> list[tuple[_Calls, list[int], float]]:
+        """Return a copy: labels, calls per bucket (the last one has no bound), milliseconds."""
+        return [
+            (calls, list(counts), self._sums_ms[calls]) for calls, counts in self._counts.items()
+        ]
+
+
+def timed_methods(methods: Iterable[Method], latency: RpcLatency) -> list[Method]:
+    """Return the methods with their calls measured.
+
+    Streams from the client are left as they are: they last as long as the client likes.
+    """
+    return [_timed(method, latency) for method in methods]
+
+
+def _timed(method: Method, latency: RpcLatency) -> Method:
+    name = method.path.rpartition("/")[2]
+    if method.kind is MethodKind.UNARY:
+        return replace(method, handler=_timed_unary(name, method.handler, latency))
+    if method.kind is MethodKind.SERVER_STREAM:
+        return replace(method, handler=_timed_stream(name, method.handler, latency))
+    return method
+
+
+def _timed_unary(name: str, handler: Any, latency: RpcLatency) -> Any:  # noqa: ANN401 - as Method
+    def timed(request: Message, call: Call) -> Message | Awaitable[Message]:
+        watch = _Stopwatch(name, latency, is_long_polling=False)
+        try:
+            response = handler(request, call)
+        except Exception as error:
+            watch.stop(error)
+            raise
+        # A handler that need not wait stays one: the transport serves it without a task.
+        if isinstance(response, Message):
+            watch.response_code = _code_of(response)
+            watch.stop(None)
+            return response
+        return finished(watch, response)
+
+    async def finished(watch: _Stopwatch, response: Awaitable[Message]) -> Message:
+        with watch:
+            message = await response
+            watch.response_code = _code_of(message)
+        return message
+
+    return timed
+
+
+def _timed_stream(name: str, handler: Any, latency: RpcLatency) -> Any:  # noqa: ANN401 - as Method
+    async def timed(request: Message, call: Call, send: Send) -> None:
+        watch = _Stopwatch(name, latency, is_long_polling=True)
+
+        async def noting_send(message: Message) -> None:
+            watch.response_code = watch.response_code or _code_of(message)
+            await send(message)
+
+        with watch:
+            await handler(request, call, noting_send)
+
+    return timed
+
+
+@final
+class _Stopwatch:
+    """Measures a call and tells how it ended."""
+
+    __slots__ = ("_begin_s", "_is_long_polling", "_latency", "_name", "response_code")
+
+    def __init__(self, name: str, latency: RpcLatency, *, is_long_polling: bool) -> None:
+        self._name, self._latency = name, latency
+        self._is_long_polling = "true" if is_long_polling else "false"
+        self.response_code = ""
+        self._begin_s = trio.current_time()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        self.stop(error)
+
+    def stop(self, error: BaseException | None) -> None:
+        """Count the call."""
+        elapsed_ms = (trio.current_time() - self._begin_s) * 1000
+        if error is None:
+            result = "success"
+        elif isinstance(error, trio.Cancelled):
+            result = "cancelled"
+        else:
+            result = "process_request_failed"
+        code = error.code.name if isinstance(error, RpcError) else self.response_code
+        self._latency.observe(
+            _Calls(self._name, code or "OK", self._is_long_polling, result), elapsed_ms
+        )
+
+
+def _code_of(response: Message) -> str:
+    """Return the number of the response's status, as RocketMQ labels it; empty without one."""
+    status = getattr(response, "status", None)
+    return str(status.code) if status is not None and status.code else ""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _QueueProgress:
+    group: str
+    topic: str
+    queue_id: int
+    committed_offset: QueueOffset
+    in_flight: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """Everything of a scrape that belongs to the trio thread."""
+
+    sent: list[tuple[str, str, int, int]]
+    """Topic, message type, messages, bytes."""
+    received: list[tuple[str, str, int, int]]
+    """Topic, group, messages, bytes."""
+    progress: list[_QueueProgress]
+    latency: list[tuple[_Calls, list[int], float]]
+
+
+@final
+class BrokerCollector(Collector):
+    """Answers a scrape."""
+
+    def __init__(
+        self,
+        context: MessagingContext,
+        latency: RpcLatency,
+        run_on_trio: Callable[[Callable[[], _Snapshot]], _Snapshot],
+    ) -> None:
+        self._context, self._latency, self._run_on_trio = context, latency, run_on_trio
+        config = context.config
+        self._node = (config.cluster_name, "broker", config.broker_name, "broker-meter")
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: registering must not scrape a broker that is just starting."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Return all metrics. Called on a thread of the HTTP server."""
+        try:
+            snapshot = self._run_on_trio(self._snapshot)
+        except (trio.RunFinishedError, trio.Cancelled):
+            return
+        yield from self._traffic(snapshot)
+        yield from self._lag(snapshot)
+        yield from self._storage(self._context.store)
+        yield self._rpc_latency(snapshot)
+
+    def _snapshot(self) -> _Snapshot:
+        context = self._context
+        return _Snapshot(
+            sent=[
+                (topic, self._message_type(topic), traffic.messages, traffic.bytes)
+                for topic, traffic in context.counters.sent.items()
+            ],
+            received=[
+                (topic, group, traffic.messages, traffic.bytes)
+                for (group, topic), traffic in context.counters.received.items()
+            ],
+            progress=[
+                _QueueProgress(
+                    group,
+                    topic,
+                    queue_id,
+                    QueueOffset(progress.committed_offset),
+                    progress.in_flight_count,
+                )
+                for (group, topic, queue_id), progress in context.progress.items()
+            ],
+            latency=self._latency.snapshot(),
+        )
+
+    def _message_type(self, topic: str) -> str:
+        config = self._context.metadata.topic(topic)
+        kind = config.message_type if config else MessageType.NORMAL
+        # RocketMQ counts every other kind as normal.
+        known = (MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
+        return kind.value.lower() if kind in known else "normal"
+
+    def _traffic(self, snapshot: _Snapshot) -> Iterable[Metric]:
+        labels = (*_NODE_LABELS, "topic", "message_type", "is_system")
+        messages = CounterMetricFamily("rocketmq_messages_in", "Messages stored.", labels=labels)
+        size = CounterMetricFamily("rocketmq_throughput_in", "Bytes of them.", labels=labels)
+        for topic, kind, count, size_bytes in snapshot.sent:
+            values = (*self._node, topic, kind, _is_system(topic))
+            messages.add_metric(values, count)
+            size.add_metric(values, size_bytes)
+        yield messages
+        yield size
+        labels = (*_NODE_LABELS, "topic", "consumer_group", "is_retry", "is_system")
+        messages = CounterMetricFamily(
+            "rocketmq_messages_out", "Messages delivered.", labels=labels
+        )
+        size = CounterMetricFamily("rocketmq_throughput_out", "Bytes of them.", labels=labels)
+        for topic, group, count, size_bytes in snapshot.received:
+            messages.add_metric(self._consumer(group, topic), count)
+            size.add_metric(self._consumer(group, topic), size_bytes)
+        yield messages
+        yield size
+
+    def _lag(self, snapshot: _Snapshot) -> Iterable[Metric]:
+        lags: dict[tuple[str, str], int] = defaultdict(int)
+        latencies: dict[tuple[str, str], int] = defaultdict(int)
+        in_flights: dict[tuple[str, str], int] = defaultdict(int)
+        store, now_ms = self._context.store, self._context.clock.now_ms()
+        for queue in snapshot.progress:
+            key = queue.group, queue.topic
+            max_offset = store.max_offset(queue.topic, queue.queue_id)
+            lags[key] += max(0, max_offset - queue.committed_offset)
+            in_flights[key] += queue.in_flight
+            oldest_ms = store_timestamp(store, queue.topic, queue.queue_id, queue.committed_offset)
+            if oldest_ms >= 0:
+                latencies[key] = max(latencies[key], now_ms - oldest_ms)
+            else:
+                latencies[key] += 0
+        for name, text, values in (
+            ("rocketmq_consumer_lag_messages", "Not acknowledged yet.", lags),
+            ("rocketmq_consumer_lag_latency_milliseconds", "Age of the oldest of them.", latencies),
+            ("rocketmq_consumer_inflight_messages", "Delivered, not acknowledged.", in_flights),
+        ):
+            labels = (*_NODE_LABELS, "topic", "consumer_group", "is_retry", "is_system")
+            gauge = GaugeMetricFamily(name, text, labels=labels)
+            for (group, topic), value in values.items():
+                gauge.add_metric(self._consumer(group, topic), value)
+            yield gauge
+
+    def _storage(self, store: MessageStore) -> Iterable[Metric]:
+        for name, text, value in (
+            ("rocketmq_storage_size_bytes", "Taken by the store.", store.storage_bytes),
+            ("rocketmq_storage_flush_behind_bytes", "Not durable yet.", store.flush_behind_bytes),
+            (
+                "rocketmq_storage_dispatch_behind_bytes",
+                "Not in the consume queues yet.",
+                store.dispatch_behind_bytes,
+            ),
+        ):
+            labels = (*_NODE_LABELS, "storage_type", "storage_medium")
+            gauge = GaugeMetricFamily(name, text, labels=labels)
+            gauge.add_metric((*self._node, "local", "disk"), value)
+            yield gauge
+
+    def _rpc_latency(self, snapshot: _Snapshot) -> Metric:
+        labels = (*_NODE_LABELS, "protocol_type", *_Calls._fields)
+        histogram = HistogramMetricFamily(
+            "rocketmq_rpc_latency_milliseconds", "Duration of calls.", labels=labels
+        )
+        bounds = [*map(str, LATENCY_BUCKETS_MS), "+Inf"]
+        for calls, counts, sum_ms in snapshot.latency:
+            total, buckets = 0, []
+            for bound, count in zip(bounds, counts, strict=True):
+                total += count
+                buckets.append((bound, total))
+            histogram.add_metric((*self._node, "grpc", *calls), buckets, sum_ms)
+        return histogram
+
+    def _consumer(self, group: str, topic: str) -> Sequence[str]:
+        is_retry = "true" if topic.startswith(RETRY_TOPIC_PREFIX) else "false"
+        return (*self._node, topic, group, is_retry, _is_system(topic))
+
+
+def _is_system(topic: str) -> str:
+    return "true" if is_system_topic(topic) else "false"
+
+
+@asynccontextmanager
+async def serve_metrics(
+    context: MessagingContext, latency: RpcLatency, host: str, port: int
+) -> AsyncIterator[int]:
+    """Serve `/metrics` while the block runs, and give the port.
+
+    Raises:
+        OSError: the port cannot be listened on.
+    """
+    token = trio.lowlevel.current_trio_token()
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(
+        BrokerCollector(
+            context, latency, lambda work: trio.from_thread.run_sync(work, trio_token=token)
+        )
+    )
+    server, thread = await trio.to_thread.run_sync(
+        lambda: start_http_server(port, addr=host, registry=registry)
+    )
+    try:
+        yield server.server_port
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(server.shutdown)
+            server.server_close()
+            await trio.to_thread.run_sync(thread.join)

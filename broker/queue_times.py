@@ -1,0 +1,39 @@
+"""When messages were stored, for operators: nothing on the path of a message asks this."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from commitbus.broker.store.message_store import MessageStore
+from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
+from commitbus.commitlog.types import PhysicalOffset, QueueOffset
+
+NEVER_MS: Final = -1
+
+
+def store_timestamp(
+    store: MessageStore, topic: str, queue_id: int, queue_offset: QueueOffset
+) -> int:
+    """Return when the message at a queue offset was stored; -1 when there is none.
+
+    May wait for a disk, so it is not for the trio thread.
+    """
+    if queue_offset < 0:
+        return NEVER_MS
+    fetched = store.fetch(topic, queue_id, queue_offset, 1)
+    if not fetched.units or fetched.units[0].queue_offset != queue_offset:
+        return NEVER_MS
+    return _timestamp_at(store, fetched.units[0].physical_offset)
+
+
+def earliest_store_timestamp(store: MessageStore) -> int:
+    """Return when the oldest message was stored; -1 when there is none. May wait for a disk."""
+    return _timestamp_at(store, store.min_physical_offset)
+
+
+def _timestamp_at(store: MessageStore, physical_offset: PhysicalOffset) -> int:
+    try:
+        return store.read(physical_offset).store_timestamp
+    except (OffsetOutOfRangeError, CorruptRecordError):
+        # Deleted meanwhile, or the end of an empty log.
+        return NEVER_MS

@@ -1,0 +1,205 @@
+"""The whole broker: what runs, in which order it starts, and in which it stops.
+
+    store (recovered)          threads of its own: flush, reput, allocation
+      metadata, progress       a SQLite thread each
+        messaging, rates       tasks on trio
+          metrics              HTTP threads
+          transport            takes calls last, and stops taking them first
+
+What is further in starts later and stops earlier.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata as package_metadata
+from typing import final
+
+import trio
+
+from commitbus.broker.admin.context import AdminContext
+from commitbus.broker.admin.methods import admin_methods
+from commitbus.broker.config import BrokerConfig, join_host_port
+from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.methods import messaging_methods, run_messaging
+from commitbus.broker.metadata.metadata_store import MetadataStore
+from commitbus.broker.metadata.progress_table import ProgressTable
+from commitbus.broker.metrics import RpcLatency, serve_metrics, timed_methods
+from commitbus.broker.rates import Rates
+from commitbus.broker.rpc.grpcio_transport import serve
+from commitbus.broker.store.config import StoreConfig
+from commitbus.broker.store.message_store import MessageStore
+from commitbus.commitlog.clock import Clock, SystemClock
+from commitbus.commitlog.errors import StoreError
+from commitbus.commitlog.file_system import FileSystem, RealFileSystem
+from commitbus.commitlog.recovery import Progress, no_progress
+from commitbus.flush.policy import FlushPolicy
+
+_log = logging.getLogger(__name__)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RunningBroker:
+    """What there is to know of a broker that takes calls."""
+
+    endpoint: str
+    """host:port to connect to."""
+    metrics_endpoint: str | None
+    """host:port of `/metrics`, if it is served."""
+    recovery_summary: str
+    context: AdminContext
+    """For who lives in the same process. Its parts belong to the trio thread."""
+
+
+async def run_broker(
+    config: BrokerConfig,
+    stop: trio.Event,
+    *,
+    clock: Clock | None = None,
+    file_system: FileSystem | None = None,
+    on_progress: Progress = no_progress,
+    task_status: trio.TaskStatus[RunningBroker] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a broker until `stop` is set, then drain it and close the store.
+
+    Raises:
+        StoreError: the store cannot be opened; or it failed while the broker ran, which has then
+            acknowledged nothing more and stopped by itself.
+        ListenError: the address cannot be listened on.
+        OSError: the metrics port cannot be listened on, or a file cannot be opened.
+    """
+    clock, file_system = clock or SystemClock(), file_system or RealFileSystem()
+    failures: list[StoreError] = []
+    async with (
+        _open_state(config, clock, file_system, on_progress) as state,
+        trio.open_nursery() as services,
+    ):
+        _stop_on_failure(state.store, stop, failures)
+        await services.start(run_messaging, state)
+        rates = Rates(state.counters, clock)
+        services.start_soon(rates.run)
+        context = AdminContext(
+            messaging=state,
+            rates=rates,
+            version=package_metadata.version("commitbus"),
+            boot_ms=clock.now_ms(),
+            file_system=file_system,
+        )
+        await _serve_until(stop, context, task_status)
+        services.cancel_scope.cancel()
+    if failures:
+        raise failures[0]
+
+
+async def _serve_until(
+    stop: trio.Event, context: AdminContext, task_status: trio.TaskStatus[RunningBroker]
+) -> None:
+    """Take calls until `stop` is set; return when the last one is answered."""
+    state, config = context.messaging, context.config
+    latency = RpcLatency()
+    methods = timed_methods([*messaging_methods(state), *admin_methods(context)], latency)
+    async with _metrics(state, latency) as metrics_endpoint, trio.open_nursery() as transports:
+        state.listen_port = await transports.start(partial(serve, methods, listen=config.listen))
+        running = RunningBroker(
+            endpoint=join_host_port(config.listen_host, state.listen_port),
+            metrics_endpoint=metrics_endpoint,
+            recovery_summary=state.store.recovery_summary,
+            context=context,
+        )
+        _log.info("listening", extra={"endpoint": running.endpoint})
+        task_status.started(running)
+        await stop.wait()
+        _log.info("draining")
+        transports.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _metrics(state: MessagingContext, latency: RpcLatency) -> AsyncIterator[str | None]:
+    config = state.config
+    if config.metrics_port < 0:
+        yield None
+        return
+    host = config.listen_host
+    async with serve_metrics(state, latency, host, config.metrics_port) as port:
+        yield join_host_port(host, port)
+
+
+def _stop_on_failure(store: MessageStore, stop: trio.Event, failures: list[StoreError]) -> None:
+    """Set `stop` when the store fails: after that nothing can be promised."""
+    token = trio.lowlevel.current_trio_token()
+
+    def fail(error: StoreError) -> None:
+        failures.append(error)
+        stop.set()
+
+    def on_failure(error: StoreError) -> None:
+        # On a thread of the store. The run may be over already: then there is nobody to stop.
+        try:
+            token.run_sync_soon(fail, error)
+        except trio.RunFinishedError:
+            _log.critical("the store failed while closing", exc_info=error)
+
+    store.add_failure_listener(on_failure)
+
+
+@asynccontextmanager
+async def _open_state(
+    config: BrokerConfig, clock: Clock, file_system: FileSystem, on_progress: Progress
+) -> AsyncIterator[MessagingContext]:
+    """Open everything that outlives a call, the store's lock first, and close it in reverse."""
+    directory = config.store_directory
+    store = await trio.to_thread.run_sync(
+        lambda: MessageStore.open(
+            directory,
+            store_config(config),
+            clock=clock,
+            file_system=file_system,
+            on_progress=on_progress,
+        )
+    )
+    async with _closing(store):
+        metadata = await trio.to_thread.run_sync(
+            lambda: MetadataStore(directory, clock=clock, file_system=file_system)
+        )
+        async with _closing(metadata):
+            progress = ProgressTable(
+                directory,
+                clock=clock,
+                file_system=file_system,
+                save_interval_ms=config.progress_save_interval_ms,
+            )
+            await trio.to_thread.run_sync(progress.open)
+            async with _closing(progress):
+                # A power cut may have taken the end of the log, and with it messages that a group
+                # had seen already.
+                progress.clamp(store.max_offset)
+                yield MessagingContext(
+                    store=store, metadata=metadata, progress=progress, config=config, clock=clock
+                )
+
+
+@asynccontextmanager
+async def _closing(part: MessageStore | MetadataStore | ProgressTable) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(part.close)
+
+
+def store_config(config: BrokerConfig) -> StoreConfig:
+    """Return the part of the settings that the store has."""
+    return StoreConfig(
+        log_file_bytes=config.log_file_bytes,
+        queue_file_bytes=config.queue_file_bytes,
+        index_slots=config.index_slots,
+        index_entries=config.index_entries,
+        max_body_bytes=config.max_body_bytes,
+        flush=FlushPolicy(mode=config.flush_mode, interval_ms=config.flush_interval_ms),
+        store_host=config.store_host,
+    )
