@@ -1,0 +1,292 @@
+"""Carries calls from another event loop's thread to handlers on trio, and their answers back.
+
+    loop thread (owns the network)                     trio thread (owns the handlers)
+
+    a call arrives        ── Hop to trio ──►  Exchange.start     the handler runs
+    the client goes away  ── Hop to trio ──►  Exchange.cancel    its scope is cancelled
+    a request was read    ── Hop to trio ──►  Inlet.deliver      the handler's next request
+    bytes were written    ── Hop to trio ──►  Outlet.credit      room for the next response
+    write this            ◄── Hop to loop ──  Outlet.send
+    read on               ◄── Hop to loop ──  Inlet.__anext__
+    the call is over      ◄── Hop to loop ──  Exchange, with the outcome
+
+A wake-up of the other thread costs more than a handler, so both directions carry whatever has
+gathered since the last one. Every piece of state here is written by one thread only: a hop's queue
+end, and all of Exchange, Inlet and Outlet by trio's. Nothing here knows gRPC or HTTP/2.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import Any, Self, TypeVarTuple, cast, final
+
+import trio
+from google.protobuf.message import Message
+
+from commitbus.broker.rpc.call import Call, RpcError, StatusCode
+from commitbus.broker.rpc.method import Method, MethodKind
+from commitbus.broker.rpc.outcome import deadline_exceeded, refusal, shutting_down
+
+Arguments = TypeVarTuple("Arguments")
+
+Outcome = bytes | RpcError | None
+"""How a call ended: the one response, a status, or (after a response stream) nothing to add."""
+
+SEND_WINDOW_BYTES = 256 * 1024
+"""A response stream waits once this much was given to the transport and is not yet written."""
+MESSAGE_COST_BYTES = 256
+"""What a message counts beyond its bytes, so that endless empty ones cannot pile up either."""
+
+
+@final
+class Hop:
+    """One direction between two threads: what is put in here runs there, in order, in batches.
+
+    Only one thread may put. What runs there must not raise: nobody could catch it.
+    """
+
+    __slots__ = ("_queue", "_scheduled", "_wake")
+
+    def __init__(self, wake: Callable[[Callable[[], None]], object]) -> None:
+        """`wake` makes the other thread call its argument soon; it may be called from here."""
+        self._wake = wake
+        self._queue: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._scheduled = False
+
+    def put(self, function: Callable[[*Arguments], object], *arguments: *Arguments) -> None:
+        """Have the other thread call `function(*arguments)`."""
+        self._queue.append((function, arguments))
+        if not self._scheduled:
+            self._scheduled = True
+            self._wake(self._drain)
+
+    def _drain(self) -> None:
+        # First the flag, then the length: what is put in between is run now, and once more woken
+        # for in vain. The other order would lose it.
+        self._scheduled = False
+        for _ in range(len(self._queue)):
+            function, arguments = self._queue.popleft()
+            function(*arguments)
+
+
+@final
+class Outlet:
+    """A handler's response stream. It waits while the client reads more slowly than it sends."""
+
+    __slots__ = ("_closed", "_pending_bytes", "_room", "_to_loop", "_write")
+
+    def __init__(self, to_loop: Hop, write: Callable[[bytes], None]) -> None:
+        """`write` runs on the loop's thread; it only queues."""
+        self._to_loop, self._write = to_loop, write
+        self._pending_bytes = 0
+        self._room: trio.Event | None = None
+        self._closed = False
+
+    async def send(self, message: Message) -> None:
+        """Give the next response to the transport, and wait until there is room for another.
+
+        Raises:
+            RpcError: the call is over; whoever kept this function beyond it learns so.
+        """
+        # Even a handler that never waits must notice that it is cancelled.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._check_open()
+        data = message.SerializeToString()
+        self._pending_bytes += cost_bytes(data)
+        self._to_loop.put(self._write, data)
+        while self._pending_bytes >= SEND_WINDOW_BYTES:
+            if self._room is None:
+                self._room = trio.Event()
+            await self._room.wait()
+            self._check_open()
+
+    def credit(self, written_bytes: int) -> None:
+        """Note that messages of this cost were written to the network."""
+        self._pending_bytes -= written_bytes
+        if self._pending_bytes < SEND_WINDOW_BYTES:
+            self._wake()
+
+    def close(self) -> None:
+        """Note that the call is over."""
+        self._closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._room is not None:
+            self._room.set()
+            self._room = None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RpcError(StatusCode.CANCELLED, "the call is over")
+
+
+def cost_bytes(data: bytes) -> int:
+    """Return what a message counts in a stream's window."""
+    return len(data) + MESSAGE_COST_BYTES
+
+
+@final
+class Inlet:
+    """A handler's request stream. One request is read ahead of the handler, never more."""
+
+    __slots__ = ("_arrived", "_item", "_read_on", "_to_loop")
+
+    def __init__(self, to_loop: Hop, read_on: Callable[[], None]) -> None:
+        """`read_on` runs on the loop's thread; it lets the transport read the next request."""
+        self._to_loop, self._read_on = to_loop, read_on
+        self._arrived = trio.Event()
+        self._item: Message | RpcError | None = None
+
+    def deliver(self, item: Message | RpcError | None) -> None:
+        """Take the next request; an error, or None for the end of the stream, is the last."""
+        assert not self._arrived.is_set(), "the transport read more than it was asked for"
+        self._item = item
+        self._arrived.set()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        await self._arrived.wait()
+        if self._item is None:
+            raise StopAsyncIteration
+        if isinstance(self._item, RpcError):
+            raise self._item
+        item, self._item, self._arrived = self._item, None, trio.Event()
+        self._to_loop.put(self._read_on)
+        return item
+
+
+@final
+class Exchange:
+    """One call on the trio side: its handler, its cancel scope, its one outcome."""
+
+    __slots__ = (
+        *("_arguments", "_call", "_crew", "_finish", "_method", "_outlet", "_scope"),
+        "_server_stops",
+    )
+
+    def __init__(
+        self,
+        method: Method,
+        call: Call,
+        request: Message | Inlet,
+        *,
+        outlet: Outlet | None,
+        crew: Crew,
+        finish: Callable[[Outcome], None],
+    ) -> None:
+        """`finish` is told the outcome exactly once, on trio's thread."""
+        self._method, self._call, self._outlet = method, call, outlet
+        self._arguments = (request, call) if outlet is None else (request, call, outlet.send)
+        self._crew, self._finish = crew, finish
+        self._scope: trio.CancelScope | None = None
+        self._server_stops = False
+
+    @property
+    def is_unary(self) -> bool:
+        """Return whether the client sends one request and waits for one response."""
+        return self._method.kind is MethodKind.UNARY
+
+    def start(self) -> None:
+        """Run the handler: here and now if it need not wait, else in a task."""
+        if self._crew.dismissed:
+            self._end(shutting_down())
+            return
+        handler: Callable[..., object] = self._method.handler
+        try:
+            result = handler(*self._arguments)
+            outcome = self._encode(result) if isinstance(result, Message) else None
+        except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
+            self._end(refusal(error, self._call))
+            return
+        if outcome is not None:
+            self._end(outcome)
+            return
+        deadline_s = self._call.deadline_s
+        self._scope = trio.CancelScope(deadline=inf if deadline_s is None else deadline_s)
+        self._crew.start(self, self._run, self._scope, cast("Awaitable[object]", result))
+
+    def cancel(self) -> None:
+        """Cancel the handler, because nobody waits for it any more."""
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def dismiss(self) -> None:
+        """Cancel the handler, because the server stops; the client is told so."""
+        self._server_stops = True
+        self.cancel()
+
+    async def _run(self, scope: trio.CancelScope, result: Awaitable[object]) -> None:
+        outcome: Outcome = shutting_down()
+        try:
+            with scope:
+                outcome = self._encode(await result)
+            if scope.cancelled_caught and not self._server_stops:
+                outcome = deadline_exceeded()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
+            outcome = refusal(error, self._call)
+        finally:
+            self._crew.finished(self)
+            self._end(outcome)
+
+    def _encode(self, result: object) -> bytes | None:
+        if self._method.kind.streams_responses:
+            assert result is None, f"{self._call.method} sends its responses, it returns none"
+            return None
+        expected = self._method.response_type
+        assert isinstance(result, expected), f"{self._call.method} returned {type(result)}"
+        return result.SerializeToString()
+
+    def _end(self, outcome: Outcome) -> None:
+        if self._outlet is not None:
+            self._outlet.close()
+        self._finish(outcome)
+
+
+@final
+class Crew:
+    """The handlers at work, and how their work is brought to an end. Trio's thread only."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.dismissed = False
+        self._nursery = nursery
+        self._running: set[Exchange] = set()
+        self._unary_count = 0
+        self._fewer = trio.Event()
+
+    def start(
+        self,
+        exchange: Exchange,
+        run: Callable[[*Arguments], Awaitable[None]],
+        *arguments: *Arguments,
+    ) -> None:
+        """Run a handler that must wait in a task of its own."""
+        self._running.add(exchange)
+        self._unary_count += exchange.is_unary
+        self._nursery.start_soon(run, *arguments)
+
+    def finished(self, exchange: Exchange) -> None:
+        """Note that a handler's task has ended."""
+        self._running.discard(exchange)
+        self._unary_count -= exchange.is_unary
+        if self._unary_count == 0:
+            self._fewer.set()
+            self._fewer = trio.Event()
+
+    async def drain(self, grace_s: float) -> None:
+        """Wait for the unary handlers, at most this long; then cancel all that are left.
+
+        Streams are not waited for: long polls and telemetry end only by being ended.
+        """
+        with trio.move_on_after(grace_s):
+            while self._unary_count:
+                await self._fewer.wait()
+        self.dismissed = True
+        for exchange in list(self._running):
+            exchange.dismiss()
+        while self._running:
+            await self._fewer.wait()

@@ -1,0 +1,296 @@
+"""The part of the grpcio transport that lives in its event loop's thread.
+
+It moves bytes between gRPC and the bridge; no handler runs here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NoReturn, TypeAlias, final
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
+
+from commitbus.broker.rpc.address import ListenError, peer_address, why_not_listening
+from commitbus.broker.rpc.bridge import (
+    SEND_WINDOW_BYTES,
+    Crew,
+    Exchange,
+    Hop,
+    Inlet,
+    Outcome,
+    Outlet,
+    cost_bytes,
+)
+from commitbus.broker.rpc.call import Call, RpcError, StatusCode
+from commitbus.broker.rpc.method import Method, MethodKind
+from commitbus.broker.rpc.proto.pool import POOL
+
+GrpcMethods: TypeAlias = "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+PENDING_CALLS_MAX = 200_000
+"""Calls that gRPC has accepted and not yet handed over. With its default, 10,000 receivers that
+reconnect together are answered with CANCELLED."""
+LAST_WORDS_S = 0.5
+"""How long the last statuses may take to reach clients once every handler has ended."""
+DRAIN_MAX_S = 3600.0
+"""Trio decides when the drain ends; this only has to be longer."""
+
+_GRPC_CODES = {StatusCode(code.value[0]): code for code in grpc.StatusCode}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a server accepts."""
+
+    max_message_bytes: int
+    """A request message beyond it is answered with RESOURCE_EXHAUSTED."""
+    concurrent_calls_max: int
+    """Calls beyond it, long polls and telemetry counted, are answered with RESOURCE_EXHAUSTED."""
+
+    def grpc_options(self) -> list[tuple[str, int]]:
+        """Return gRPC's channel arguments."""
+        return [
+            ("grpc.max_receive_message_length", self.max_message_bytes),
+            ("grpc.max_send_message_length", -1),
+            # A second broker on the same port must fail, not take half of the connections.
+            ("grpc.so_reuseport", 0),
+            # Official clients ping every 60 s without calls; gRPC's servers hang up on that.
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+            ("grpc.http2.max_ping_strikes", 0),
+            # A client whose machine vanished ends its telemetry stream only this way.
+            ("grpc.keepalive_time_ms", 60_000),
+            ("grpc.keepalive_timeout_ms", 20_000),
+            ("grpc.server.max_pending_requests", PENDING_CALLS_MAX),
+            ("grpc.server.max_pending_requests_hard_limit", PENDING_CALLS_MAX),
+        ]
+
+
+@final
+class CallCarrier:
+    """Hands each call to the bridge, and what comes back to gRPC."""
+
+    def __init__(self, to_trio: Hop, to_loop: Hop, crew: Crew, trio_clock_ahead_s: float) -> None:
+        """`trio_clock_ahead_s` is what trio's clock shows beyond `time.monotonic()`."""
+        self._to_trio, self._to_loop, self._crew = to_trio, to_loop, crew
+        self._trio_clock_ahead_s = trio_clock_ahead_s
+
+    def offer(self, methods: Sequence[Method], server: grpc.aio.Server) -> None:
+        """Have a server that is not started yet carry these methods' calls."""
+        make = {
+            MethodKind.UNARY: (grpc.unary_unary_rpc_method_handler, self._unary),
+            MethodKind.SERVER_STREAM: (grpc.unary_stream_rpc_method_handler, self._server_stream),
+            MethodKind.CLIENT_STREAM: (grpc.stream_unary_rpc_method_handler, self._client_stream),
+            MethodKind.BIDI: (grpc.stream_stream_rpc_method_handler, self._bidi),
+        }
+        services: defaultdict[str, GrpcMethods] = defaultdict(dict)
+        for method in methods:
+            wrap, carry = make[method.kind]
+            services[method.service][method.path.split("/")[2]] = wrap(partial(carry, method))
+        for service, grpc_methods in services.items():
+            generic = grpc.method_handlers_generic_handler(service, grpc_methods)
+            server.add_generic_rpc_handlers([generic])
+
+    async def _unary(self, method: Method, data: bytes, context: Context) -> bytes:
+        request = parse(method, data)
+        if isinstance(request, RpcError):
+            await abort(context, request)
+        return await self._one_response(method, request, context)
+
+    async def _server_stream(self, method: Method, data: bytes, context: Context) -> None:
+        request = parse(method, data)
+        if isinstance(request, RpcError):
+            await abort(context, request)
+        await self._many_responses(method, request, context)
+
+    async def _client_stream(self, method: Method, _: object, context: Context) -> bytes:
+        inlet, reader = self._read_requests(method, context)
+        try:
+            return await self._one_response(method, inlet, context)
+        finally:
+            reader.cancel()
+
+    async def _bidi(self, method: Method, _: object, context: Context) -> None:
+        inlet, reader = self._read_requests(method, context)
+        try:
+            await self._many_responses(method, inlet, context)
+        finally:
+            reader.cancel()
+
+    async def _one_response(
+        self, method: Method, request: Message | Inlet, context: Context
+    ) -> bytes:
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def finish(outcome: Outcome) -> None:
+            self._to_loop.put(set_result, answer, outcome)
+
+        call = self._describe(method, context)
+        exchange = Exchange(method, call, request, outlet=None, crew=self._crew, finish=finish)
+        self._to_trio.put(exchange.start)
+        try:
+            outcome = await answer
+        except asyncio.CancelledError:
+            self._to_trio.put(exchange.cancel)
+            raise
+        assert outcome is not None, "a method with one response ended without it"
+        if isinstance(outcome, RpcError):
+            await abort(context, outcome)
+        return outcome
+
+    async def _many_responses(
+        self, method: Method, request: Message | Inlet, context: Context
+    ) -> None:
+        writes: asyncio.Queue[Outcome] = asyncio.Queue()
+        outlet = Outlet(self._to_loop, writes.put_nowait)
+
+        def finish(outcome: Outcome) -> None:
+            self._to_loop.put(writes.put_nowait, outcome)
+
+        call = self._describe(method, context)
+        exchange = Exchange(method, call, request, outlet=outlet, crew=self._crew, finish=finish)
+        self._to_trio.put(exchange.start)
+        try:
+            outcome = await self._write_all(writes, outlet, context)
+        except BaseException:
+            # Cancelled, or the connection broke under a write.
+            self._to_trio.put(exchange.cancel)
+            raise
+        if outcome is not None:
+            await abort(context, outcome)
+
+    async def _write_all(
+        self, writes: asyncio.Queue[Outcome], outlet: Outlet, context: Context
+    ) -> RpcError | None:
+        written_bytes = 0
+        while isinstance(data := await writes.get(), bytes):
+            await context.write(data)
+            written_bytes += cost_bytes(data)
+            # A credit for every message would wake trio for every message.
+            if written_bytes >= SEND_WINDOW_BYTES // 4:
+                self._to_trio.put(outlet.credit, written_bytes)
+                written_bytes = 0
+        return data
+
+    def _read_requests(self, method: Method, context: Context) -> tuple[Inlet, asyncio.Task[None]]:
+        read_on = asyncio.Event()
+        inlet = Inlet(self._to_loop, read_on.set)
+        return inlet, asyncio.create_task(self._read_all(method, context, inlet, read_on))
+
+    async def _read_all(
+        self, method: Method, context: Context, inlet: Inlet, read_on: asyncio.Event
+    ) -> None:
+        item: Message | RpcError | None
+        while True:
+            data = await context.read()
+            item = parse(method, data) if isinstance(data, bytes) else None
+            self._to_trio.put(inlet.deliver, item)
+            if not isinstance(item, Message):
+                return
+            await read_on.wait()
+            read_on.clear()
+
+    def _describe(self, method: Method, context: Context) -> Call:
+        remaining_s = context.time_remaining()
+        deadline_s = (
+            None
+            if remaining_s is None
+            else time.monotonic() + self._trio_clock_ahead_s + remaining_s
+        )
+        return Call(
+            method=method.path,
+            metadata={
+                key: value
+                for key, value in context.invocation_metadata() or ()
+                if isinstance(value, str) and not key.endswith("-bin")
+            },
+            peer=peer_address(context.peer()),
+            authority=None,
+            deadline_s=deadline_s,
+        )
+
+
+@final
+class GrpcioServer:
+    """The gRPC server: its port, its health and its end. Loop thread only, but for the events."""
+
+    def __init__(self, methods: Sequence[Method], address: str, limits: Limits) -> None:
+        """Made inside the running loop."""
+        self.drain_begins, self.drain_ended = asyncio.Event(), asyncio.Event()
+        self._methods, self._address, self._limits = methods, address, limits
+
+    async def run(self, carrier: CallCarrier, started: Callable[[int], None]) -> None:
+        """Serve until both events were set; `started` gets the port once calls are accepted.
+
+        Raises:
+            ListenError: the address cannot be listened on.
+        """
+        server = grpc.aio.server(
+            options=self._limits.grpc_options(),
+            maximum_concurrent_rpcs=self._limits.concurrent_calls_max,
+        )
+        carrier.offer(self._methods, server)
+        # grpc-stubs does not know the asyncio halves of these two packages.
+        health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined] # see above
+        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+        services = {method.service for method in self._methods}
+        for service in services:
+            await health_servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
+        reflector = reflection.aio.ReflectionServicer  # type: ignore[attr-defined] # see above
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+            reflector(services | describe_own_services(), pool=POOL), server
+        )
+        try:
+            port = server.add_insecure_port(self._address)
+        except RuntimeError:
+            raise ListenError(self._address, why_not_listening(self._address)) from None
+        await server.start()
+        started(port)
+        await self.drain_begins.wait()
+        await health_servicer.enter_graceful_shutdown()
+        refusing = asyncio.create_task(server.stop(DRAIN_MAX_S))
+        await self.drain_ended.wait()
+        await server.stop(LAST_WORDS_S)
+        await refusing
+
+
+def describe_own_services() -> set[str]:
+    """Return the names of the services that every server has, and make reflection find them.
+
+    It looks everything up in one pool, so they go where our methods are.
+    """
+    names = set()
+    for module in (health_pb2, reflection_pb2):
+        POOL.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+        names |= {service.full_name for service in module.DESCRIPTOR.services_by_name.values()}
+    return names
+
+
+def parse(method: Method, data: bytes) -> Message | RpcError:
+    """Return the request, or the status for bytes that are none."""
+    try:
+        return method.request_type.FromString(data)
+    except DecodeError:
+        return RpcError(StatusCode.INTERNAL, "the request message cannot be parsed")
+
+
+async def abort(context: Context, error: RpcError) -> NoReturn:
+    """End the call with an error's status."""
+    await context.abort(_GRPC_CODES[error.code], error.message)
+
+
+def set_result(answer: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    """Answer whoever waits, if it still does."""
+    if not answer.done():
+        answer.set_result(outcome)

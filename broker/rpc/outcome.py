@@ -1,0 +1,39 @@
+"""What an exception in a handler tells the client, and what it tells the operator."""
+
+from __future__ import annotations
+
+import logging
+
+from commitbus.broker.rpc.call import Call, RpcError, StatusCode
+
+_log = logging.getLogger(__name__)
+
+
+def refusal(error: Exception, call: Call) -> RpcError:
+    """Return the status that ends the call; anything but an `RpcError` is logged, once.
+
+    A handler with a nursery of its own raises groups. A group of nothing but `RpcError` is as
+    good as its first.
+    """
+    if isinstance(error, RpcError):
+        return error
+    if isinstance(error, ExceptionGroup):
+        refusals, others = error.split(RpcError)
+        if others is None and refusals is not None:
+            return refusal(refusals.exceptions[0], call)
+    _log.error(
+        "a handler failed",
+        exc_info=error,
+        extra={"method": call.method, "peer": call.peer, "client_id": call.client_id},
+    )
+    return RpcError(StatusCode.INTERNAL, "internal error")
+
+
+def shutting_down() -> RpcError:
+    """Return the status of calls that a stopping server does not finish."""
+    return RpcError(StatusCode.UNAVAILABLE, "the server is shutting down")
+
+
+def deadline_exceeded() -> RpcError:
+    """Return the status of calls that took longer than the client waits."""
+    return RpcError(StatusCode.DEADLINE_EXCEEDED, "deadline exceeded")
