@@ -2,11 +2,12 @@
 
 The fields that vary in length are contiguous within a record, and records are contiguous in the
 log. So one binary array without a copy, whose offsets interleave the boundaries of all fields,
-holds every field of a batch, and a column is a gather of every sixth item of it:
+holds every field of a batch, and a column is a gather of every tenth item of it:
 
 ```
-      | body | length | topic | length | properties | next header | body | length | topic ...
- item    0       1        2       3          4             5          6       7       8
+      | born | store | store |        |      |        |       |        | proper- | next | born
+      | host | time  | host  | suffix | body | length | topic | length | ties    | head | host ...
+ item    0       1      2        3       4       5        6       7         8       9     10
 ```
 """
 
@@ -26,12 +27,9 @@ from commitbus.flush.spark.columns import arrow_schema
 from commitbus.flush.spark.compression import COMPRESSED_FLAG, plain_body
 from commitbus.flush.spark.properties import PropertyColumns, as_text, slices
 from commitbus.flush.spark.record_fields import (
-    IPV4_HOST_BYTES,
-    IPV6_HOST_BYTES,
     Booleans,
     Int64s,
     RecordFields,
-    gather,
 )
 
 BODIES_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -41,7 +39,7 @@ BODIES_BYTES_MAX: Final = 64 * 1024 * 1024
 _FIRST_MS: Final = -62_135_596_800_000
 _BEHIND_LAST_MS: Final = 253_402_300_800_000
 
-_BODY, _TOPIC, _PROPERTIES = 0, 2, 4
+_BORN_HOST, _STORE_HOST, _BODY, _TOPIC, _PROPERTIES, _ITEMS = 0, 2, 4, 6, 8, 10
 
 
 @final
@@ -56,24 +54,32 @@ class MessageBatch:
     Args:
         view: The log file.
         fields: N located records, at least one.
-        decompress: Whether bodies are handed out plain.
     """
 
-    def __init__(self, view: memoryview, fields: RecordFields, *, decompress: bool) -> None:
-        self._view, self._fields, self._decompress = view, fields, decompress
-        self._data = np.frombuffer(view, np.uint8)
+    def __init__(self, view: memoryview, fields: RecordFields) -> None:
+        assert fields.position.size > 0, "a batch without a row has no bytes to point to"
+        self._view, self.fields = view, fields
 
-    def build(self, columns: Sequence[str]) -> pa.RecordBatch:
+    def at(self, rows: Booleans | slice) -> MessageBatch | None:
+        """Return the batch of only the given rows, None if they are none."""
+        fields = self.fields.at(rows)
+        return MessageBatch(self._view, fields) if fields.position.size else None
+
+    def build(self, columns: Sequence[str], *, decompress: bool) -> pa.RecordBatch:
         """Return the named columns with the types of `columns.arrow_schema`.
+
+        Args:
+            columns: Which.
+            decompress: Whether bodies that were compressed are handed out plain.
 
         Raises:
             TooManyBytesError: Bodies were decompressed to more than `BODIES_BYTES_MAX`.
         """
-        builders = self._builders()
+        builders = self._builders(decompress=decompress)
         arrays = [builders[name]() for name in columns]
         return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
-    def _builders(self) -> dict[str, Callable[[], pa.Array]]:
+    def _builders(self, *, decompress: bool) -> dict[str, Callable[[], pa.Array]]:
         return {
             "topic": self._topic_column,
             "queue_id": partial(self._number_column, "queue_id"),
@@ -87,7 +93,7 @@ class MessageBatch:
             "keys": self._keys_column,
             "message_id": self._message_id_column,
             "properties": self._properties_column,
-            "body": self._body_column,
+            "body": partial(self._body_column, decompress=decompress),
             "reconsume_times": self._reconsume_times_column,
             "sys_flag": partial(self._number_column, "sys_flag"),
         }
@@ -99,19 +105,22 @@ class MessageBatch:
 
     @cached_property
     def _items(self) -> pa.Array:
-        fields = self._fields
-        first = int(fields.body_start[0])
+        fields = self.fields
+        first = int(fields.born_host_start[0])
         boundaries = np.column_stack(
             (
+                *(fields.born_host_start, fields.born_host_end),
+                *(fields.store_host_start, fields.store_host_end),
                 *(fields.body_start, fields.body_end, fields.topic_start, fields.topic_end),
                 *(fields.properties_start, fields.end),
             )
-        ).ravel()
+        )
         data = pa.py_buffer(self._view[first : int(fields.end[-1])])
-        return slices(data, boundaries - first)
+        return slices(data, boundaries.ravel() - first)
 
     def _gathered(self, item: int) -> pa.Array:
-        return self._items.take(pa.array(np.arange(item, 6 * len(self._fields.position), 6)))
+        rows = self.fields.position.size
+        return self._items.take(pa.array(np.arange(item, _ITEMS * rows, _ITEMS)))
 
     @cached_property
     def _properties(self) -> PropertyColumns:
@@ -121,35 +130,23 @@ class MessageBatch:
         return as_text(self.topics.dictionary_decode())
 
     def _number_column(self, name: str) -> pa.Array:
-        values = self._fields.prefix[name]
+        values = self.fields.prefix[name]
         return pa.array(values.astype(values.dtype.newbyteorder("=")))
 
     def _reconsume_times_column(self) -> pa.Array:
-        return pa.array(self._fields.reconsume_times)
+        return pa.array(self.fields.reconsume_times)
 
     def _store_timestamp_column(self) -> pa.Array:
-        return _timestamps(self._fields.store_timestamp)
+        return _timestamps(self.fields.store_timestamp)
 
     def _born_timestamp_column(self) -> pa.Array:
-        return _timestamps(self._fields.prefix["born_timestamp"].astype(np.int64))
+        return _timestamps(self.fields.prefix["born_timestamp"].astype(np.int64))
 
     def _store_host_column(self) -> pa.Array:
-        fields = self._fields
-        return _host_texts(self._hosts(fields.store_host_start, fields.store_host_is_ipv6))
+        return _host_texts(self._gathered(_STORE_HOST))
 
     def _born_host_column(self) -> pa.Array:
-        fields = self._fields
-        return _host_texts(self._hosts(fields.born_host_start, fields.born_host_is_ipv6))
-
-    def _hosts(self, starts: Int64s, is_ipv6: Booleans) -> list[Host]:
-        hosts = np.empty(starts.size, object)
-        for rows, width in ((~is_ipv6, IPV4_HOST_BYTES), (is_ipv6, IPV6_HOST_BYTES)):
-            raw = gather(self._data, starts[rows], np.dtype(f"V{width}")).tolist()
-            known = {host: _host(host) for host in set(raw)}
-            # Assigned one by one: numpy would take a list of tuples for a table.
-            for row, host in zip(np.flatnonzero(rows).tolist(), raw, strict=True):
-                hosts[row] = known[host]
-        return hosts.tolist()
+        return _host_texts(self._gathered(_BORN_HOST))
 
     def _tags_column(self) -> pa.Array:
         return self._properties.values("TAGS")
@@ -169,12 +166,12 @@ class MessageBatch:
         missing = ids.is_null().to_numpy(zero_copy_only=False)
         if not missing.any():
             return ids
-        fields = self._fields.at(missing)
-        hosts = self._hosts(fields.store_host_start, fields.store_host_is_ipv6)
-        offsets = fields.prefix["physical_offset"].tolist()
+        rows = pa.array(np.flatnonzero(missing))
+        hosts = self._gathered(_STORE_HOST).take(rows).to_pylist()
+        offsets = self.fields.prefix["physical_offset"][missing].tolist()
         offset_ids = np.empty(len(ids), object)
         offset_ids[missing] = [
-            offset_message_id(host, PhysicalOffset(offset))
+            offset_message_id(_host(host), PhysicalOffset(offset))
             for host, offset in zip(hosts, offsets, strict=True)
         ]
         return pc.coalesce(ids, pa.array(offset_ids, pa.string()))
@@ -182,10 +179,10 @@ class MessageBatch:
     def _properties_column(self) -> pa.Array:
         return self._properties.maps
 
-    def _body_column(self) -> pa.Array:
+    def _body_column(self, *, decompress: bool) -> pa.Array:
         bodies = self._gathered(_BODY)
-        compressed = np.flatnonzero(self._fields.prefix["sys_flag"] & COMPRESSED_FLAG)
-        if not self._decompress or not compressed.size:
+        compressed = np.flatnonzero(self.fields.prefix["sys_flag"] & COMPRESSED_FLAG)
+        if not decompress or not compressed.size:
             return bodies
         plain: list[bytes] = bodies.to_pylist()
         total_bytes = 0
@@ -201,10 +198,11 @@ def _host(raw: bytes) -> Host:
     return Host(raw[:-4], int.from_bytes(raw[-4:], "big", signed=True))
 
 
-def _host_texts(hosts: list[Host]) -> pa.Array:
+def _host_texts(hosts: pa.Array) -> pa.Array:
     # A log knows few hosts, so each is put into words once.
-    text_of = {host: str(host) for host in set(hosts)}
-    return pa.array([text_of[host] for host in hosts], pa.string())
+    encoded = hosts.dictionary_encode()
+    texts = [str(_host(host)) for host in encoded.dictionary.to_pylist()]
+    return pa.array(texts, pa.string()).take(encoded.indices)
 
 
 def _timestamps(milliseconds: Int64s) -> pa.Array:

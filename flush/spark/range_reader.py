@@ -84,25 +84,25 @@ class _RangeReader:
             if chain.size:
                 last = int(chain[-1])
                 position = last + SIZE_AND_MAGIC.unpack_from(self._view, last)[0]
-                fields = self._intact(chain)
-                if fields.position.size:
-                    yield from self._built(fields)
+                batch = self._intact(chain)
+                if batch is not None:
+                    yield from self._built(batch)
             else:
                 position = self._behind_the_chain(position)
 
-    def _built(self, fields: RecordFields) -> Iterator[pa.RecordBatch]:
-        batch = MessageBatch(self._view, fields, decompress=self._options.decompress)
+    def _built(self, batch: MessageBatch) -> Iterator[pa.RecordBatch]:
         try:
-            yield batch.build(self._columns)
+            yield batch.build(self._columns, decompress=self._options.decompress)
         except TooManyBytesError:
-            half = fields.position.size // 2
-            yield from self._built(fields.at(slice(half)))
-            yield from self._built(fields.at(slice(half, None)))
+            middle = batch.fields.position.size // 2
+            for half in (batch.at(slice(middle)), batch.at(slice(middle, None))):
+                assert half is not None, "a single row is never too many"
+                yield from self._built(half)
 
     # Damage
 
-    def _intact(self, chain: Int64s) -> RecordFields:
-        """Return the records that are intact and asked for."""
+    def _intact(self, chain: Int64s) -> MessageBatch | None:
+        """Return the records that are intact and asked for, None if there are none."""
         while True:
             try:
                 return self._checked(chain)
@@ -115,23 +115,26 @@ class _RangeReader:
                     self._damaged(first, damage.first.reason)
                     chain = chain[~np.isin(chain, damage.positions)]
 
-    def _checked(self, chain: Int64s) -> RecordFields:
+    def _checked(self, chain: Int64s) -> MessageBatch | None:
         fields = locate(self._view, chain, self._base_offset)
         fields = fields.at(self._is_asked_for(fields))
         if not fields.position.size:
-            return fields
-        topics = MessageBatch(self._view, fields, decompress=False).topics
-        names = topics.dictionary.to_pylist()
-        codes = topics.indices.to_numpy()
-        odd = np.array([not _is_topic(name) for name in names], bool)
+            return None
+        batch = MessageBatch(self._view, fields)
+        names = batch.topics.dictionary.to_pylist()
+        codes = batch.topics.indices.to_numpy()
+        odd = np.array([not _is_topic(name) for name in names])
         if odd.any():
             examine(self._view, fields.position[odd[codes]], self._base_offset, verify=False)
         if self._options.topics is not None:
             wanted = {name.encode() for name in self._options.topics}
-            fields = fields.at(np.array([name in wanted for name in names], bool)[codes])
+            chosen = batch.at(np.array([name in wanted for name in names])[codes])
+            if chosen is None:
+                return None
+            batch = chosen
         if self._options.verify:
-            self._verify_bodies(fields)
-        return fields
+            self._verify_bodies(batch.fields)
+        return batch
 
     def _is_asked_for(self, fields: RecordFields) -> Booleans:
         options = self._options

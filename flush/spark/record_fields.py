@@ -36,6 +36,9 @@ BATCH_RECORDS_MAX: Final = 4096
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bounds the memory of a batch, apart from a single record that is larger."""
 
+_INT32_MAX: Final = 0x7FFF_FFFF
+"""A size is one of Java's ints, and Arrow counts a batch's bytes in as many bits."""
+
 # Field offsets and widths as in record_format's diagram.
 _PREFIX: Final = np.dtype(
     [
@@ -47,8 +50,8 @@ _PREFIX: Final = np.dtype(
 _SUFFIX: Final = np.dtype([("reconsume_times", ">i4"), ("prepared", ">i8"), ("body_bytes", ">u4")])
 _I64: Final = np.dtype(">i8")
 _U16: Final = np.dtype(">u2")
-IPV4_HOST_BYTES: Final = 8
-IPV6_HOST_BYTES: Final = 20
+_IPV4_HOST_BYTES: Final = 8
+_IPV6_HOST_BYTES: Final = 20
 
 
 @final
@@ -71,23 +74,19 @@ class RecordFields:
     position: Int64s
     prefix: np.ndarray[Any, np.dtype[np.void]]
     """The fields up to the born timestamp, by name, big-endian."""
-    born_host_is_ipv6: Booleans
-    store_host_is_ipv6: Booleans
-    store_host_start: Int64s
     store_timestamp: Int64s
     """Milliseconds since 1970."""
     reconsume_times: np.ndarray[Any, np.dtype[np.int32]]
+    born_host_start: Int64s
+    born_host_end: Int64s
+    store_host_start: Int64s
+    store_host_end: Int64s
     body_start: Int64s
     body_end: Int64s
     topic_start: Int64s
     topic_end: Int64s
     properties_start: Int64s
     end: Int64s
-
-    @property
-    def born_host_start(self) -> Int64s:
-        """Where the born host lies."""
-        return self.position + _PREFIX.itemsize
 
     def at(self, rows: Booleans | slice) -> RecordFields:
         """Return only the given rows."""
@@ -118,23 +117,21 @@ def follow_chain(view: memoryview, position: int, end: int, base_offset: int) ->
     """
     positions: list[int] = []
     size_at = SIZE.unpack_from
-    batch_end = position + BATCH_BYTES_MAX
+    last_start = min(end - MIN_RECORD_BYTES, position + BATCH_BYTES_MAX)
     following = position
-    while following <= end - MIN_RECORD_BYTES and len(positions) < BATCH_RECORDS_MAX:
-        start = following
-        following += size_at(view, start)[0]
-        if (
-            following > end
-            or following - start < MIN_RECORD_BYTES
-            or (following > batch_end and positions)
-        ):
+    # The one loop per record: it only hops, what it hopped over is checked afterwards.
+    for _ in range(BATCH_RECORDS_MAX):
+        if following > last_start:
             break
-        positions.append(start)
+        positions.append(following)
+        following += size_at(view, following)[0]
     found = np.array(positions, np.int64)
     prefix = gather(np.frombuffer(view, np.uint8), found, _PREFIX)
+    size = prefix["size"].astype(np.int64)
     is_v1 = prefix["magic"] == MESSAGE_MAGIC_CODE_V1
     is_message = is_v1 | (prefix["magic"] == MESSAGE_MAGIC_CODE_V2)
-    wrong = ~is_message | (prefix["physical_offset"] != base_offset + found)
+    is_size = (size >= MIN_RECORD_BYTES) & (found + size <= min(end, position + _INT32_MAX))
+    wrong = ~is_message | ~is_size | (prefix["physical_offset"] != base_offset + found)
     return found[: wrong.argmax()] if wrong.any() else found
 
 
@@ -147,17 +144,17 @@ def locate(view: memoryview, positions: Int64s, base_offset: int) -> RecordField
     data = np.frombuffer(view, np.uint8)
     prefix = gather(data, positions, _PREFIX)
     end = positions + prefix["size"]
-    born_is_ipv6 = (prefix["sys_flag"] & BORN_HOST_IPV6_FLAG) != 0
-    store_is_ipv6 = (prefix["sys_flag"] & STORE_HOST_IPV6_FLAG) != 0
-    store_timestamp_start = positions + _PREFIX.itemsize + _host_bytes(born_is_ipv6)
-    store_host_start = store_timestamp_start + _I64.itemsize
-    suffix_start = store_host_start + _host_bytes(store_is_ipv6)
-    body_start = suffix_start + _SUFFIX.itemsize
+    sys_flag = prefix["sys_flag"]
+    born_host_start = positions + _PREFIX.itemsize
+    born_host_end = born_host_start + _host_bytes(sys_flag, BORN_HOST_IPV6_FLAG)
+    store_host_start = born_host_end + _I64.itemsize
+    store_host_end = store_host_start + _host_bytes(sys_flag, STORE_HOST_IPV6_FLAG)
+    body_start = store_host_end + _SUFFIX.itemsize
     is_v2 = prefix["magic"] == MESSAGE_MAGIC_CODE_V2
     after_body = 4 + is_v2  # the lengths of topic and properties, and a topic of a byte
     _require(body_start + after_body <= end, view, positions, base_offset)
 
-    suffix = gather(data, suffix_start, _SUFFIX)
+    suffix = gather(data, store_host_end, _SUFFIX)
     body_end = body_start + suffix["body_bytes"]
     _require(body_end + after_body <= end, view, positions, base_offset)
 
@@ -175,11 +172,12 @@ def locate(view: memoryview, positions: Int64s, base_offset: int) -> RecordField
     return RecordFields(
         position=positions,
         prefix=prefix,
-        born_host_is_ipv6=born_is_ipv6,
-        store_host_is_ipv6=store_is_ipv6,
-        store_host_start=store_host_start,
-        store_timestamp=gather(data, store_timestamp_start, _I64).astype(np.int64),
+        store_timestamp=gather(data, born_host_end, _I64).astype(np.int64),
         reconsume_times=suffix["reconsume_times"].astype(np.int32),
+        born_host_start=born_host_start,
+        born_host_end=born_host_end,
+        store_host_start=store_host_start,
+        store_host_end=store_host_end,
         body_start=body_start,
         body_end=body_end,
         topic_start=topic_start,
@@ -189,8 +187,8 @@ def locate(view: memoryview, positions: Int64s, base_offset: int) -> RecordField
     )
 
 
-def _host_bytes(is_ipv6: Booleans) -> Int64s:
-    return np.where(is_ipv6, IPV6_HOST_BYTES, IPV4_HOST_BYTES)
+def _host_bytes(sys_flag: np.ndarray[Any, np.dtype[np.int32]], ipv6_flag: int) -> Int64s:
+    return np.where(sys_flag & ipv6_flag, _IPV6_HOST_BYTES, _IPV4_HOST_BYTES)
 
 
 def _require(is_sound: Booleans, view: memoryview, positions: Int64s, base_offset: int) -> None:
