@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata as package_metadata
 from typing import final
 
 import trio
@@ -33,6 +32,7 @@ from commitbus.broker.rates import Rates
 from commitbus.broker.rpc.grpcio_transport import serve
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
+from commitbus.broker.version import version
 from commitbus.commitlog.clock import Clock, SystemClock
 from commitbus.commitlog.errors import StoreError
 from commitbus.commitlog.file_system import FileSystem, RealFileSystem
@@ -86,7 +86,7 @@ async def run_broker(
         context = AdminContext(
             messaging=state,
             rates=rates,
-            version=package_metadata.version("commitbus"),
+            version=version(),
             boot_ms=clock.now_ms(),
             file_system=file_system,
         )
@@ -176,8 +176,8 @@ async def _open_state(
             await trio.to_thread.run_sync(progress.open)
             async with _closing(progress):
                 # A power cut may have taken the end of the log, and with it messages that a group
-                # had seen already.
-                progress.clamp(store.max_offset)
+                # had seen already. Not max_offset: reput may still be on its way there.
+                progress.clamp(store.queue_end)
                 yield MessagingContext(
                     store=store, metadata=metadata, progress=progress, config=config, clock=clock
                 )

@@ -77,7 +77,7 @@ async def list_groups(
         diffs[group] += context.store.max_offset(topic, queue_id) - progress.committed_offset
     summaries = []
     for config in sorted(context.metadata.groups(), key=lambda config: config.name):
-        clients = context.clients.consumers(config.name)
+        clients = context.messaging.clients.consumers(config.name)
         summaries.append(
             pb.ListGroupsResponse.Summary(
                 group=_group(config),

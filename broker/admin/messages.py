@@ -76,22 +76,20 @@ async def get_message(
 
 
 def _record(context: AdminContext, request: pb.GetMessageRequest) -> Record | None:
-    match request.WhichOneof("name"):
-        case "offset_id":
-            return context.store.read_by_offset_id(request.offset_id)
-        case "unique_key":
-            name = request.unique_key
-            found = context.store.query_by_unique_key(name.topic, name.unique_key)
-            return found[0] if found else None
-        case "place":
-            place = request.place
-            fetched = context.store.fetch(
-                place.topic, place.queue_id, QueueOffset(place.queue_offset), 1
-            )
-            if not fetched.units or fetched.units[0].queue_offset != place.queue_offset:
-                return None
-            return context.store.read(fetched.units[0].physical_offset)
-    raise ValueError("the message is not named")
+    store = context.store
+    if request.HasField("offset_id"):
+        return store.read_by_offset_id(request.offset_id)
+    if request.HasField("unique_key"):
+        name = request.unique_key
+        found = store.query_by_unique_key(name.topic, name.unique_key)
+        return found[0] if found else None
+    if not request.HasField("place"):
+        raise ValueError("the message is not named")
+    place = request.place
+    units = store.fetch(place.topic, place.queue_id, QueueOffset(place.queue_offset), 1).units
+    if not units or units[0].queue_offset != place.queue_offset:
+        return None
+    return store.read(units[0].physical_offset)
 
 
 def _tracks(context: AdminContext, record: Record) -> list[pb.Track]:

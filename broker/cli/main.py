@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Final
 
 from commitbus.broker.cli.output import EXIT_OK, run_command
+from commitbus.broker.version import version
 
 PROGRAM: Final = "commitbus"
 
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             import_module(f"commitbus.broker.cli.{name}").add_arguments(command)
     options = parser.parse_args(arguments)
     if options.version:
-        print(f"{PROGRAM} {metadata.version('commitbus')}")
+        print(f"{PROGRAM} {version()}")
         return EXIT_OK
     if options.command is None:
         parser.print_help()

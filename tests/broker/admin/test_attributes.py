@@ -1,0 +1,55 @@
+"""Changes of attributes."""
+
+from __future__ import annotations
+
+import pytest
+
+from commitbus.broker.admin.attributes import (
+    GROUP_ATTRIBUTES,
+    TOPIC_ATTRIBUTES,
+    AttributeRefusedError,
+    changed_attributes,
+)
+
+
+def test_a_change_sets_and_deletes() -> None:
+    """What is not named stays."""
+    before = {"message.type": "FIFO", "cleanup.policy": "DELETE"}
+    after = changed_attributes(
+        TOPIC_ATTRIBUTES, before, {"message.type": "DELAY"}, ["cleanup.policy"]
+    )
+    assert after == {"message.type": "DELAY"}
+    assert before == {"message.type": "FIFO", "cleanup.policy": "DELETE"}
+
+
+@pytest.mark.parametrize(
+    ("sets", "deletes", "reason"),
+    [
+        ({"message.typ": "FIFO"}, [], "unknown; there are .*message.type"),
+        ({"message.type": "fifo"}, [], "must be one of .*FIFO"),
+        ({"cleanup.policy": "COMPACTION"}, [], "only DELETE is supported"),
+        ({"queue.type": "BatchCQ"}, [], "only SimpleCQ is supported"),
+        ({"lite.topic.expiration": "soon"}, [], "must be a number"),
+        ({"lite.topic.expiration": "-2"}, [], "must be a number from -1"),
+        ({}, ["message.type"], "cannot be deleted"),
+    ],
+)
+def test_a_change_without_effect_is_refused(
+    sets: dict[str, str], deletes: list[str], reason: str
+) -> None:
+    """A setting that is stored and ignored would be worse than an error."""
+    with pytest.raises(AttributeRefusedError, match=reason):
+        changed_attributes(TOPIC_ATTRIBUTES, {}, sets, deletes)
+
+
+@pytest.mark.parametrize(
+    ("value", "good"), [("0", True), ("100", True), ("101", False), ("", False)]
+)
+def test_a_priority_factor_is_a_percentage(value: str, *, good: bool) -> None:
+    """RocketMQ's range."""
+    change = {"priority.factor": value}
+    if good:
+        assert changed_attributes(GROUP_ATTRIBUTES, {}, change, []) == change
+    else:
+        with pytest.raises(AttributeRefusedError):
+            changed_attributes(GROUP_ATTRIBUTES, {}, change, [])

@@ -1,0 +1,160 @@
+"""The settings of a broker."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from commitbus.broker.config import (
+    BrokerConfig,
+    ConfigError,
+    join_host_port,
+    load_config,
+    setting_docs,
+    split_host_port,
+)
+from commitbus.flush.policy import FlushMode
+
+
+def test_every_setting_is_documented() -> None:
+    """Unit, reason and danger of each are said, in the order of the class."""
+    docs = setting_docs()
+    assert [name for name, _, _ in docs] == [entry.name for entry in fields(BrokerConfig)]
+    for name, _, doc in docs:
+        assert doc.unit, name
+        assert doc.reason, name
+        assert doc.danger, name
+
+
+def test_aliases_are_unique() -> None:
+    """No name means two settings."""
+    names = [name for name, _, _ in setting_docs()]
+    names += [alias for _, _, doc in setting_docs() for alias in doc.aliases]
+    assert len(names) == len(set(names))
+
+
+def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
+    """Our names and RocketMQ's may be mixed; the rest keeps its default."""
+    path = tmp_path / "broker.toml"
+    path.write_text(
+        'flushDiskType = "SYNC_FLUSH"\n'
+        'brokerName = "broker-b"\n'
+        'storePathRootDir = "/var/lib/commitbus"\n'
+        "mappedFileSizeCommitLog = 67108864\n"
+        "listenPort = 9000\n"
+        "auto_create_topics = true\n"
+    )
+    assert load_config(path) == BrokerConfig(
+        flush_mode=FlushMode.SYNC_FLUSH,
+        broker_name="broker-b",
+        store_directory=Path("/var/lib/commitbus"),
+        log_file_bytes=64 << 20,
+        listen="127.0.0.1:9000",
+        auto_create_topics=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "suggestion"),
+    [
+        ("flushDiskTyp", "did you mean flushDiskType?"),
+        ("listn", "did you mean listen?"),
+        ("LISTEN", "did you mean listen?"),
+        ("metrics-port", "did you mean metrics_port?"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_name(key: str, suggestion: str) -> None:
+    """A misspelt setting must not be ignored."""
+    with pytest.raises(ConfigError, match=suggestion.replace("?", r"\?")) as caught:
+        BrokerConfig().with_changes({key: 1}, source="broker.toml")
+    assert caught.value.key == key
+    assert str(caught.value).startswith("broker.toml: ")
+
+
+def test_an_unknown_key_near_to_nothing_is_refused_without_a_guess() -> None:
+    """A wild guess would only mislead."""
+    with pytest.raises(ConfigError, match=r"no such setting$"):
+        BrokerConfig().with_changes({"zzzzzz": 1})
+
+
+def test_a_setting_cannot_be_given_twice_under_two_names() -> None:
+    """Which of the two would count?"""
+    with pytest.raises(ConfigError, match="flush_mode is set twice"):
+        BrokerConfig().with_changes({"flush_mode": "SYNC_FLUSH", "flushDiskType": "ASYNC_FLUSH"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("flush_mode", "sync", "one of SYNC_FLUSH, ASYNC_FLUSH"),
+        ("flush_mode", 1, "one of"),
+        ("metrics_port", True, "must be a whole number"),
+        ("metrics_port", 65536, "must be a port"),
+        ("metrics_port", -2, "must be a port"),
+        ("auto_create_topics", 1, "must be true or false"),
+        ("broker_name", 5, "must be a text"),
+        ("broker_name", "", "must be a name"),
+        ("broker_name", "two words", "must be a name"),
+        ("store_directory", "", "must be a text"),
+        ("listen", "8081", "not host:port"),
+        ("listen", "::1:8081", "brackets"),
+        ("listen", "localhost:70000", "not a port"),
+        ("advertise", "example", "not host:port"),
+        ("queue_file_bytes", 30, "multiple of 20"),
+        ("queue_file_bytes", 0, "at least 20"),
+        ("log_file_bytes", 1000, "must hold a message"),
+        ("log_file_bytes", 2**31, "below 2 GiB"),
+        ("flush_interval_ms", 0, "at least 1"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused(key: str, value: object, reason: str) -> None:
+    """The error names the setting and says what it should be."""
+    with pytest.raises(ConfigError, match=reason) as caught:
+        BrokerConfig().with_changes({key: value})
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize("text", ["= 1", "a = \xff"])
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, text: str) -> None:
+    """The error names the file."""
+    path = tmp_path / "broker.toml"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match="is not TOML") as caught:
+        load_config(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    """Starting with defaults instead would be a surprise."""
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "nothing.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:8081", "127.0.0.1", 8081),
+        ("[::1]:0", "::1", 0),
+        ("mq.example:1", "mq.example", 1),
+    ],
+)
+def test_host_and_port_survive_a_round_trip(text: str, host: str, port: int) -> None:
+    """An IPv6 address loses its brackets and gets them back."""
+    assert split_host_port(text) == (host, port)
+    assert join_host_port(host, port) == text
+
+
+@pytest.mark.parametrize(
+    ("listen", "advertise", "stored"),
+    [
+        ("127.0.0.1:8081", "", "127.0.0.1:8081"),
+        ("0.0.0.0:8081", "10.0.0.7:80", "10.0.0.7:80"),
+        ("[::1]:8081", "", "[::1]:8081"),
+        ("localhost:8081", "", "127.0.0.1:8081"),
+    ],
+)
+def test_records_name_an_address(listen: str, advertise: str, stored: str) -> None:
+    """A record has room for an IP address only."""
+    assert str(BrokerConfig(listen=listen, advertise=advertise).store_host) == stored
