@@ -110,6 +110,8 @@ class ConsumeQueue:
                 break
         begin = self._bisect(begin, end, lambda unit: unit != PADDING)
         self._set_bounds(begin, end)
+        # What was found is taken as durable: after an unclean stop the doubtful part is cut.
+        self._flushed_offset = end
 
     def unit(self, queue_offset: QueueOffset) -> CqUnit:
         """Return one unit. OffsetOutOfRangeError as `units`, also at `max_offset`."""
@@ -129,6 +131,23 @@ class ConsumeQueue:
     def units_array(self, start: QueueOffset, max_count: int) -> npt.NDArray[np.void]:
         """Return as `units`, but as a read-only array of `UNIT_DTYPE`, shape (count,)."""
         return np.frombuffer(self._read(start, max_count), dtype=UNIT_DTYPE)
+
+    def place_of(self, queue_offset: int) -> tuple[Path, int]:
+        """Return the file in which a stored unit lies, and its position there in bytes."""
+        file = self._files.find(queue_offset * UNIT_BYTES)
+        if file is None:
+            raise self._out_of_range(queue_offset)
+        return file.path, queue_offset * UNIT_BYTES - file.base_offset
+
+    def stray_bytes(self) -> tuple[Path, int] | None:
+        """Return where bytes other than zero lie behind the last unit, None if nowhere."""
+        end = self._max_offset * UNIT_BYTES
+        for file in self._files.files:
+            start = min(max(end - file.base_offset, 0), file.size_bytes)
+            stray_end = file.end_of_data(start)
+            if stray_end > start:
+                return file.path, stray_end - 1
+        return None
 
     def search(self, predicate: Callable[[CqUnit], bool]) -> QueueOffset:
         """Return the first queue offset whose unit satisfies `predicate`, else `max_offset`.
@@ -193,10 +212,14 @@ class ConsumeQueue:
         self.dispatched_to = PhysicalOffset(0)
 
     def flush(self) -> None:
-        """Make the units put before the call durable. FlushFailedError."""
-        end = self._max_offset
-        if end > self._flushed_offset:
-            self._files.flush(self._flushed_offset * UNIT_BYTES, end * UNIT_BYTES)
+        """Make the units put before the call durable, and the cutting of others.
+
+        Raises:
+            FlushFailedError: It failed. Never try again.
+        """
+        end, flushed = self._max_offset, self._flushed_offset
+        if end != flushed:
+            self._files.flush(min(end, flushed) * UNIT_BYTES, self._files.end_of_files)
             self._flushed_offset = end
 
     def close(self) -> None:
@@ -220,7 +243,8 @@ class ConsumeQueue:
             return
         self._tail = None
         self._files.truncate(end * UNIT_BYTES)
-        self._flushed_offset = min(self._flushed_offset, end)
+        # One unit less than what is left, so that the next flush takes the zeros to the disk.
+        self._flushed_offset = min(self._flushed_offset, end) - 1
         self._set_bounds(self._min_offset, end)
 
     def _begin_at(self, queue_offset: int) -> None:

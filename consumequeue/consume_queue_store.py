@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
-from commitbus.commitlog.errors import StoreClosedError
+from commitbus.commitlog.errors import FlushFailedError, NotAStoreError, StoreClosedError
 from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.mapped_file import raise_if_disk_full
 from commitbus.commitlog.record_format import (
     TRANSACTION_FLAGS,
     TRANSACTION_PREPARED,
@@ -17,6 +18,7 @@ from commitbus.commitlog.record_format import (
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.consumequeue.errors import DispatchError
+from commitbus.consumequeue.unit_format import UNIT_BYTES
 
 _NOT_QUEUED = frozenset((TRANSACTION_PREPARED, TRANSACTION_ROLLED_BACK))
 _NAME_BYTES_MAX = 255
@@ -49,6 +51,7 @@ class ConsumeQueueStore:
         self._file_system, self._writable = file_system, writable
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._dispatched_to = PhysicalOffset(0)
+        self._new_names_in: set[Path] = set()
         self._lock = threading.Lock()
         self._closed = False
 
@@ -56,9 +59,14 @@ class ConsumeQueueStore:
         """Open every queue that is there. Call it once, before anything else.
 
         Raises:
-            NotAStoreError: A file has an alien name or another size.
+            NotAStoreError: A file has an alien name or another size, or the size cannot be one.
             StoreDamagedError: A file between two others is missing.
         """
+        if self._file_size <= 0 or self._file_size % UNIT_BYTES:
+            raise NotAStoreError(
+                self._directory,
+                f"{self._file_size} bytes, the size of its files, is no multiple of {UNIT_BYTES}",
+            )
         try:
             for topic in self._file_system.list_names(self._directory):
                 for name in self._directory_names(self._directory / topic):
@@ -104,18 +112,11 @@ class ConsumeQueueStore:
         with self._lock:
             if self._closed:
                 raise StoreClosedError
-            queues = self._queues
-            for request in requests:
-                (
-                    physical_offset, size_bytes, topic, queue_id, queue_offset, tags_code,
-                    _, sys_flag, _, _, _,
-                ) = request  # fmt: skip
-                if sys_flag & TRANSACTION_FLAGS not in _NOT_QUEUED:
-                    queue = queues.get((topic, queue_id)) or self._add_queue(request)
-                    queue.put(queue_offset, physical_offset, size_bytes, tags_code)
-                end = physical_offset + size_bytes
-                if end > self._dispatched_to:
-                    self._dispatched_to = PhysicalOffset(end)
+            try:
+                self._put(requests)
+            except OSError as error:
+                raise_if_disk_full(error, self._directory, self._file_size)
+                raise
 
     def truncate(self, end: PhysicalOffset) -> None:
         """After an unclean stop: drop the units of messages that reach beyond `end`.
@@ -166,8 +167,18 @@ class ConsumeQueueStore:
         Raises:
             FlushFailedError: It failed. Never try again.
         """
-        for queue in list(self._queues.values()):
+        with self._lock:
+            directories, self._new_names_in = self._new_names_in, set()
+            queues = list(self._queues.values())
+        for queue in queues:
             queue.flush()
+        for directory in directories:
+            try:
+                self._file_system.sync_directory(directory)
+            except FileNotFoundError:
+                continue  # The topic was deleted meanwhile.
+            except OSError as error:
+                raise FlushFailedError(directory, error) from error
 
     def close(self) -> None:
         """Close every file. Does not flush. Idempotent."""
@@ -176,6 +187,20 @@ class ConsumeQueueStore:
             for queue in self._queues.values():
                 queue.close()
             self._queues.clear()
+
+    def _put(self, requests: Sequence[DispatchRequest]) -> None:
+        queues = self._queues
+        for request in requests:
+            (
+                physical_offset, size_bytes, topic, queue_id, queue_offset, tags_code,
+                _, sys_flag, _, _, _,
+            ) = request  # fmt: skip
+            if sys_flag & TRANSACTION_FLAGS not in _NOT_QUEUED:
+                queue = queues.get((topic, queue_id)) or self._add_queue(request)
+                queue.put(queue_offset, physical_offset, size_bytes, tags_code)
+            end = physical_offset + size_bytes
+            if end > self._dispatched_to:
+                self._dispatched_to = PhysicalOffset(end)
 
     def _directory_names(self, directory: Path) -> list[str]:
         if not self._file_system.is_directory(directory):
@@ -200,6 +225,10 @@ class ConsumeQueueStore:
                 topic, queue_id, request.physical_offset, "these cannot be names of directories"
             )
         queue = self._queues[topic, queue_id] = self._new_queue(topic, queue_id)
+        # A file is not durable before the names that lead to it are.
+        self._new_names_in |= {
+            self._directory / topic, self._directory, self._directory.parent
+        }  # fmt: skip
         return queue
 
     def _forget_if_empty(self, key: tuple[str, int]) -> None:

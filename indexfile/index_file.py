@@ -6,7 +6,6 @@ Not thread-safe: `IndexService` owns the lock.
 from __future__ import annotations
 
 import bisect
-import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, final
@@ -14,7 +13,7 @@ from typing import NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from commitbus.commitlog.errors import DiskFullError, FlushFailedError, NotAStoreError
+from commitbus.commitlog.errors import FlushFailedError, NotAStoreError
 from commitbus.commitlog.file_system import File, FileSystem
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.indexfile.index_format import (
@@ -100,21 +99,18 @@ class IndexFile:
         """Make a new file, all its blocks allocated, beginning where `previous` ends.
 
         Raises:
-            DiskFullError: There is no room for it; nothing is left behind.
+            OSError: There is no room for it, or another reason; nothing is left behind.
         """
         size = index_file_bytes(slot_count, entry_count)
         new_file = file_system.open(path, create=True)
         try:
             # A mapped store to a hole of a sparse file is SIGBUS when the disk is full.
             new_file.allocate(0, size)
-        except OSError as error:
+        except OSError:
             file_system.remove(path)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFullError(path, size) from error
             raise
         finally:
             new_file.close()
-        file_system.sync_directory(path.parent)
         index_file = cls(path, slot_count, entry_count, file_system=file_system)
         if previous is not None:
             end_timestamp, end_offset = previous.end_timestamp, previous.end_physical_offset

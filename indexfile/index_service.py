@@ -11,8 +11,9 @@ from typing import final
 import numpy as np
 
 from commitbus.commitlog.clock import Clock
-from commitbus.commitlog.errors import StoreClosedError
+from commitbus.commitlog.errors import FlushFailedError, StoreClosedError
 from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.mapped_file import raise_if_disk_full
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset
 from commitbus.indexfile.index_file import IndexFile
 from commitbus.indexfile.index_format import (
@@ -69,6 +70,7 @@ class IndexService:
         # kill can come between two keys of one message.
         self._entries_there = 0
         self._last_full_timestamp = 0
+        self._has_new_names = False
         self._closed = False
 
     def load(self) -> None:
@@ -119,8 +121,10 @@ class IndexService:
             self._check_open()
             try:
                 self._put(requests)
-            except BaseException:
+            except OSError as error:
                 self._find_where_to_resume()
+                size = index_file_bytes(self._slot_count, self._entry_count)
+                raise_if_disk_full(error, self.directory, size)
                 raise
             if requests and requests[-1].end_offset > self._dispatched_to:
                 self._dispatched_to, self._entries_there = requests[-1].end_offset, 0
@@ -199,8 +203,11 @@ class IndexService:
             with self._lock:
                 files = list(self._files)
                 full = [file for file in files if file.is_full]
+                has_new_names, self._has_new_names = self._has_new_names, False
             for file in files:
                 file.flush()
+            if has_new_names:
+                self._sync_directories()
             if full:
                 self._last_full_timestamp = full[-1].header.end_timestamp
 
@@ -312,7 +319,15 @@ class IndexService:
                 previous=self._files[-1].header if self._files else None,
             )
         )
+        self._has_new_names = True
         return self._files[-1]
+
+    def _sync_directories(self) -> None:
+        for directory in (self.directory, self.directory.parent):
+            try:
+                self._file_system.sync_directory(directory)
+            except OSError as error:
+                raise FlushFailedError(directory, error) from error
 
     def _shorten(self, position: int, index_count: int) -> None:
         """Keep of the file at `position` the entries below `index_count`, remove later files.
