@@ -220,13 +220,27 @@ class MappedFile:
             mapping = self._take_unused_mapping()
         _unmap(mapping)
 
+    def data_chunks(self, position: int) -> Iterator[tuple[int, bytes]]:
+        """Yield (position, bytes) of the chunks from `position` on that are not all zero."""
+        buffer = self.buffer
+        file = self._open_file()
+        try:
+            while (start := file.next_data(position)) < self.size_bytes:
+                position = min(start + _SCAN_BYTES, self.size_bytes)
+                # Comparing copies is ten times faster than comparing memoryviews.
+                chunk = buffer[start:position].tobytes()
+                if chunk != _SCAN_ZEROS[: len(chunk)]:
+                    yield start, chunk
+        finally:
+            self._close_again(file)
+
     def end_of_data(self, position: int) -> int:
         """Return the position behind the last non-zero byte at or after `position`.
 
         `position` itself when only zeros follow. Regions never written are skipped, not read.
         """
         last = position
-        for start, chunk in self._data_chunks(position):
+        for start, chunk in self.data_chunks(position):
             last = start + len(chunk.rstrip(b"\0"))
         return last
 
@@ -236,7 +250,7 @@ class MappedFile:
         Only non-zero chunks are stored to, so that a hole stays a hole.
         """
         buffer = self.buffer
-        for start, chunk in self._data_chunks(position):
+        for start, chunk in self.data_chunks(position):
             self.reserve(start + len(chunk))
             buffer[start : start + len(chunk)] = bytes(len(chunk))
         self.wrote_position = min(self.wrote_position, position)
@@ -288,20 +302,6 @@ class MappedFile:
         """Remove the file. Its bytes stay readable until the last pin is gone."""
         self._file_system.remove(self.path)
         self.close()
-
-    def _data_chunks(self, position: int) -> Iterator[tuple[int, bytes]]:
-        """Yield (position, bytes) of the chunks from `position` on that are not all zero."""
-        buffer = self.buffer
-        file = self._open_file()
-        try:
-            while (start := file.next_data(position)) < self.size_bytes:
-                position = min(start + _SCAN_BYTES, self.size_bytes)
-                # Comparing copies is ten times faster than comparing memoryviews.
-                chunk = buffer[start:position].tobytes()
-                if chunk != _SCAN_ZEROS[: len(chunk)]:
-                    yield start, chunk
-        finally:
-            self._close_again(file)
 
     def _open_file(self) -> File:
         return self._file or self._file_system.open(self.path, writable=self._policy.writable)

@@ -91,10 +91,10 @@ class MappedFileQueue:
 
     __slots__ = (
         "_directory_dirty",
-        "_file_system",
         "_lock",
         "directory",
         "file_size",
+        "file_system",
         "files",
         "policy",
     )
@@ -113,7 +113,7 @@ class MappedFileQueue:
         self.file_size: Final = file_size
         self.policy = policy
         self.files: tuple[MappedFile, ...] = ()
-        self._file_system = file_system
+        self.file_system = file_system
         self._directory_dirty = False
         self._lock = threading.Lock()
 
@@ -127,11 +127,11 @@ class MappedFileQueue:
             NotAStoreError: A file has an alien name or another size.
             StoreDamagedError: A file between two others is missing.
         """
-        paths = list_files(self.directory, self._file_system)
+        paths = list_files(self.directory, self.file_system)
         if paths and self._is_unfinished(paths[-1]):
             unfinished = paths.pop()
             if self.policy.writable:
-                self._file_system.remove(unfinished)
+                self.file_system.remove(unfinished)
         self._check(paths)
         files: list[MappedFile] = []
         try:
@@ -143,14 +143,14 @@ class MappedFileQueue:
         self.files = tuple(files)
 
     def _is_unfinished(self, path: Path) -> bool:
-        size = _size_of(path, self._file_system)
-        return size < self.file_size and _is_zero(path, self._file_system)
+        size = _size_of(path, self.file_system)
+        return size < self.file_size and _is_zero(path, self.file_system)
 
     def _check(self, paths: list[Path]) -> None:
         """Compare names and sizes with what they must be, before anything is mapped."""
         expected = int(paths[0].name) if paths else 0
         for path in paths:
-            size = _size_of(path, self._file_system)
+            size = _size_of(path, self.file_system)
             if size != self.file_size:
                 raise NotAStoreError(
                     self.directory,
@@ -163,7 +163,7 @@ class MappedFileQueue:
             expected += self.file_size
 
     def _open(self, path: Path) -> MappedFile:
-        return MappedFile(path, self.file_size, file_system=self._file_system, policy=self.policy)
+        return MappedFile(path, self.file_size, file_system=self.file_system, policy=self.policy)
 
     @property
     def min_offset(self) -> int:
@@ -203,12 +203,12 @@ class MappedFileQueue:
             DiskFullError: There is no room. Nothing is left behind.
         """
         assert base_offset % self.file_size == 0, "base offsets are multiples of the file size"
-        if not self._file_system.exists(self.directory):
-            self._file_system.make_directories(self.directory)
+        if not self.file_system.exists(self.directory):
+            self.file_system.make_directories(self.directory)
         file = MappedFile.create(
             self.directory / file_name(base_offset),
             self.file_size,
-            file_system=self._file_system,
+            file_system=self.file_system,
             policy=self.policy,
         )
         self._directory_dirty = True
@@ -243,7 +243,7 @@ class MappedFileQueue:
             # Cleared first: a file that is created meanwhile sets it again.
             self._directory_dirty = False
             try:
-                self._file_system.sync_directory(self.directory)
+                self.file_system.sync_directory(self.directory)
             except OSError as error:
                 raise FlushFailedError(self.directory, error) from error
         for file in self.files:
@@ -284,10 +284,10 @@ class MappedFileQueue:
             files, self.files = self.files, ()
         for file in reversed(files):
             file.delete()
-        if self._file_system.exists(self.directory) and not self._file_system.list_names(
+        if self.file_system.exists(self.directory) and not self.file_system.list_names(
             self.directory
         ):
-            self._file_system.remove(self.directory)
+            self.file_system.remove(self.directory)
 
     def close(self) -> None:
         """Close all files. Does not flush. Pinned bytes stay readable."""

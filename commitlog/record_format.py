@@ -72,14 +72,15 @@ _PROPERTIES_LENGTH: Final = Struct(">H")
 _unpack_u16 = _PROPERTIES_LENGTH.unpack_from
 _NAME_END, _VALUE_END = "\x01", "\x02"
 
-_HEADERS: Final = {
+HEADER_FORMATS: Final = {
     flags: Struct(
         f">IIIiiqqiq{16 if flags & BORN_HOST_IPV6_FLAG else 4}si"
         f"q{16 if flags & STORE_HOST_IPV6_FLAG else 4}siiqI"
     )
     for flags in (0, BORN_HOST_IPV6_FLAG, STORE_HOST_IPV6_FLAG, HOST_FLAGS)
 }
-MIN_RECORD_BYTES: Final = _HEADERS[0].size + 1 + 1 + 2
+"""The header from the size to the body length, by the host bits of the system flag."""
+MIN_RECORD_BYTES: Final = HEADER_FORMATS[0].size + 1 + 1 + 2
 """Both hosts IPv4, no body, one byte of topic, no properties."""
 
 # RocketMQ's default messageDelayLevel, "1s 5s 10s 30s 1m ... 2h": the tags code of a message that
@@ -177,17 +178,12 @@ def host_flags(born_host: Host, store_host: Host) -> int:
     )
 
 
-def header_format(sys_flag: int) -> Struct:
-    """Return the layout of the header, from the size to the body length, as in the diagram."""
-    return _HEADERS[sys_flag & HOST_FLAGS]
-
-
 def record_size(
     topic_bytes: int, body_bytes: int, properties_bytes: int, *, sys_flag: int = 0
 ) -> int:
     """Return the size of a record in bytes from the sizes of its parts and its host bits."""
     return (
-        header_format(sys_flag).size
+        HEADER_FORMATS[sys_flag & HOST_FLAGS].size
         + body_bytes
         + (1 if topic_bytes <= MAX_V1_TOPIC_BYTES else 2)
         + topic_bytes
@@ -220,7 +216,7 @@ def encode_record(
     encoded_topic = encode_topic(topic.encode())
     payload = encode_payload(body, encoded_topic, properties)
     sys_flag = sys_flag & ~HOST_FLAGS | host_flags(born_host, store_host)
-    layout = header_format(sys_flag)
+    layout = HEADER_FORMATS[sys_flag & HOST_FLAGS]
     header = layout.pack(
         layout.size + len(payload),
         encoded_topic.magic_code,
@@ -273,10 +269,10 @@ _CHECKED_FIELDS: Final = {
         f">IIIi4xqqi8x{20 if flags & BORN_HOST_IPV6_FLAG else 8}x"
         f"q{20 if flags & STORE_HOST_IPV6_FLAG else 8}x12xI"
     )
-    for flags in _HEADERS
+    for flags in HEADER_FORMATS
 }
 _unpack_ipv4 = _CHECKED_FIELDS[0].unpack_from
-_IPV4_HEADER_BYTES: Final = _HEADERS[0].size
+_IPV4_HEADER_BYTES: Final = HEADER_FORMATS[0].size
 _TOPIC_LENGTH_BYTES: Final = {MESSAGE_MAGIC_CODE_V1: 1, MESSAGE_MAGIC_CODE_V2: 2}
 
 
@@ -370,7 +366,7 @@ def decode_record(
         size, magic, crc, queue_id, flag, queue_offset, _, sys_flag, born_timestamp,
         born_address, born_port, store_timestamp, store_address, store_port,
         reconsume_times, prepared_transaction_offset, _,
-    ) = header_format(_PREFIX.unpack_from(view)[-1]).unpack_from(view)  # fmt: skip
+    ) = HEADER_FORMATS[_PREFIX.unpack_from(view)[-1] & HOST_FLAGS].unpack_from(view)  # fmt: skip
     return Record(
         physical_offset=physical_offset,
         size_bytes=size,
@@ -398,9 +394,17 @@ def decode_dispatch_request(view: memoryview, physical_offset: PhysicalOffset) -
     Raises:
         CorruptRecordError: The bytes are not a whole record.
     """
+    checked = check_record(view, 0, physical_offset, verify_crc=False)
+    return dispatch_request(view, physical_offset, checked)
+
+
+def dispatch_request(
+    view: memoryview, physical_offset: PhysicalOffset, checked: CheckedRecord
+) -> DispatchRequest:
+    """Return what reput needs of a record that `check_record` found in `view`."""
     (
         size, queue_id, queue_offset, sys_flag, store_timestamp, topic, _, _, properties_start, end,
-    ) = check_record(view, 0, physical_offset, verify_crc=False)  # fmt: skip
+    ) = checked  # fmt: skip
     text = _VALUE_END + view[properties_start:end].tobytes().decode("utf-8", "replace")
     tags = _property(text, "TAGS")
     code = tags_code(tags)
@@ -429,17 +433,17 @@ def _due_time_ms(delay_level: str, store_timestamp: int) -> int | None:
     return store_timestamp + _DELAY_LEVELS_S[level - 1] * 1000 if level > 0 else None
 
 
-def decode_store_timestamp(view: memoryview) -> int:
+def decode_store_timestamp(view: memoryview, physical_offset: PhysicalOffset) -> int:
     """Return the store timestamp of the record that begins with `view`, unchecked otherwise.
 
     Raises:
         CorruptRecordError: The magic code is not a message's, or the view is too short.
     """
     if len(view) < MIN_RECORD_BYTES:
-        raise CorruptRecordError(0, "fewer bytes follow than the smallest record has")
+        raise CorruptRecordError(physical_offset, "fewer bytes follow than the smallest record has")
     magic, sys_flag = _PREFIX.unpack_from(view)[1::6]
     if magic not in (MESSAGE_MAGIC_CODE_V1, MESSAGE_MAGIC_CODE_V2):
-        raise CorruptRecordError(0, f"magic code 0x{magic:08x} is not a message's")
+        raise CorruptRecordError(physical_offset, f"magic code 0x{magic:08x} is not a message's")
     timestamp: int = _I64.unpack_from(view, 68 if sys_flag & BORN_HOST_IPV6_FLAG else 56)[0]
     return timestamp
 

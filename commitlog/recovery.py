@@ -1,0 +1,242 @@
+"""Finding where a log really ends after its process did.
+
+1. Choose the file to begin with: everything before it is vouched for (see the two functions).
+2. Walk over all records from there, checking each, to the first place that holds none.
+3. If that lies below the durable watermark, bytes that were promised are gone: refuse.
+4. Otherwise the log ends there, even if intact records follow: pages reach the disk in any order,
+   so what follows a gap was never acknowledged, and keeping it would change what a consumer sees.
+5. Copy whatever non-zero bytes lie behind the end to a file of their own, durably.
+6. Zero them, drop the files behind, flush. Only now may anything be appended: a stale record that
+   stayed could become valid again when new records fill the space before it.
+
+A crash in any of these steps leaves a log on which recovery does the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeAlias, final
+
+from commitbus.commitlog.commit_log import CommitLog
+from commitbus.commitlog.errors import CorruptRecordError, StoreDamagedError
+from commitbus.commitlog.file_system import File
+from commitbus.commitlog.mapped_file import MappedFile, raise_if_disk_full
+from commitbus.commitlog.record_format import TRANSACTION_PREPARED, check_record
+from commitbus.commitlog.record_scanner import RecordScanner, ScanStop, StopKind
+from commitbus.commitlog.types import PhysicalOffset, QueueOffset
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with what is done, how many bytes of it, and of how many; a total of 0 is unknown."""
+
+NORMAL_RECOVERY_FILES: Final = 3
+_PROGRESS_RECORDS: Final = 1 << 14
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """Report to nobody."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RecoveryOutcome:
+    """What recovery found and did."""
+
+    start: PhysicalOffset
+    """Where it began to look."""
+    end: PhysicalOffset
+    """Where the log ends now."""
+    records: int
+    last_store_timestamp: int
+    """Of the last record that was looked at, 0 without one."""
+    cut_bytes: int
+    """From the end to the last non-zero byte that was found behind it."""
+    cut_path: Path | None
+    """Where those bytes were put; None if there were none, or the log is only being read."""
+    cut_reason: str
+    """What is wrong with the first of them; empty if there were none."""
+    queue_ends: dict[tuple[str, int], QueueOffset]
+    """The next queue offset of each queue of which a record was seen."""
+
+
+def recover_normally(
+    log: CommitLog,
+    *,
+    durable_watermark: PhysicalOffset | None,
+    cut_directory: Path | None = None,
+    on_progress: Progress = no_progress,
+) -> RecoveryOutcome:
+    """Recover a log that was closed cleanly.
+
+    Begins with the file of the last durable byte, or without a watermark with the third-last file,
+    as RocketMQ does. A bad tail is treated as after a crash. See `recover_abnormally` for the rest.
+    """
+    files = log.files.files
+    first = max(0, len(files) - NORMAL_RECOVERY_FILES)
+    if durable_watermark is not None:
+        first = _index_of_last_durable(log, durable_watermark)
+    return _Recovery(log, durable_watermark, cut_directory, on_progress).run(first)
+
+
+def recover_abnormally(
+    log: CommitLog,
+    *,
+    durable_watermark: PhysicalOffset | None,
+    trusted_timestamp: int,
+    cut_directory: Path | None = None,
+    on_progress: Progress = no_progress,
+) -> RecoveryOutcome:
+    """Recover a log whose process or machine died.
+
+    Begins with the newest file whose first record was stored at or before the trusted time, but
+    no later than with the file of the last durable byte.
+
+    Args:
+        log: Just opened. One that was opened for reading gets its end set, and is not changed.
+        durable_watermark: Below it every byte was synced; None if nobody noted it.
+        trusted_timestamp: The smaller of the checkpoint's physic and logics timestamps: what was
+            stored until then is in the log and in the consume queues.
+        cut_directory: Where cut bytes are put aside; `commitbus/cut` beside the log's directory
+            when None.
+        on_progress: Called now and then.
+
+    Raises:
+        StoreDamagedError: The log is open for writing, and the first bad record lies below the
+            durable watermark.
+        DiskFullError: There is no room to put the cut bytes aside.
+    """
+    first = _index_of_trusted(log, trusted_timestamp)
+    if durable_watermark is not None:
+        first = min(first, _index_of_last_durable(log, durable_watermark))
+    return _Recovery(log, durable_watermark, cut_directory, on_progress).run(first)
+
+
+def _index_of_last_durable(log: CommitLog, durable_watermark: int) -> int:
+    files = log.files.files
+    last_durable = max(durable_watermark - 1, 0)
+    index = (last_durable - log.min_offset) // log.files.file_size
+    return max(0, min(index, len(files) - 1))
+
+
+def _index_of_trusted(log: CommitLog, trusted_timestamp: int) -> int:
+    files = log.files.files
+    for index in range(len(files) - 1, -1, -1):
+        file = files[index]
+        with file.pin(0, file.size_bytes) as view:
+            try:
+                stored_at = check_record(view, 0, file.base_offset, verify_crc=False)[4]
+            except CorruptRecordError:
+                continue
+        if 0 < stored_at <= trusted_timestamp:
+            return index
+    return 0
+
+
+@final
+@dataclass(slots=True)
+class _Recovery:
+    log: CommitLog
+    durable_watermark: int | None
+    cut_directory: Path | None
+    on_progress: Progress
+    records: int = 0
+    last_store_timestamp: int = 0
+    queue_ends: dict[tuple[str, int], QueueOffset] = field(default_factory=dict)
+
+    def run(self, first: int) -> RecoveryOutcome:
+        """Recover from the file with this index on."""
+        log = self.log
+        files = log.files.files[first:]
+        start = files[0].base_offset if files else log.min_offset
+        end, reason = self._find_end(files, start)
+        tail_end = _end_of_data(log, end)
+        # A reader may look at what is left of a damaged log; a writer must not build on it.
+        if log.writable and self.durable_watermark is not None and end < self.durable_watermark:
+            raise StoreDamagedError(log.files.directory, end, reason)
+        cut_path = None
+        if log.writable and tail_end > end:
+            cut_path = self._put_aside(end, tail_end)
+        log.truncate(PhysicalOffset(end), last_store_timestamp=self.last_store_timestamp)
+        log.flush()
+        return RecoveryOutcome(
+            start=PhysicalOffset(start),
+            end=PhysicalOffset(end),
+            records=self.records,
+            last_store_timestamp=self.last_store_timestamp,
+            cut_bytes=tail_end - end,
+            cut_path=cut_path,
+            cut_reason=reason if tail_end > end else "",
+            queue_ends=self.queue_ends,
+        )
+
+    def _find_end(self, files: tuple[MappedFile, ...], start: int) -> tuple[int, str]:
+        """Return where the first byte lies that belongs to no record, and why."""
+        end, reason = start, "no log file is there"
+        total = self.log.files.end_of_files - start
+        for file in files:
+            with file.pin(0, file.size_bytes) as view:
+                stop = self._scan(view, file.base_offset, start, total)
+            end, reason = file.base_offset + stop.position, stop.reason
+            if stop.kind not in (StopKind.BLANK, StopKind.FILE_END):
+                break
+            end, reason = file.base_offset + file.size_bytes, "no further log file is there"
+        self.on_progress("recovering the log", total, total)
+        return end, reason
+
+    def _scan(self, view: memoryview, base_offset: int, start: int, total: int) -> ScanStop:
+        scanner = RecordScanner(view, base_offset)
+        records, queue_ends = self.records, self.queue_ends
+        timestamp = self.last_store_timestamp
+        for _, queue_id, queue_offset, sys_flag, timestamp, topic, _, _, _, end in scanner:  # noqa: B007
+            records += 1
+            if not sys_flag & TRANSACTION_PREPARED:
+                queue_ends[topic, queue_id] = QueueOffset(queue_offset + 1)
+            if records % _PROGRESS_RECORDS == 0:
+                self.on_progress("recovering the log", base_offset + end - start, total)
+        self.records, self.last_store_timestamp = records, timestamp
+        assert scanner.stop is not None, "the scanner ran to its end"
+        return scanner.stop
+
+    def _put_aside(self, end: int, tail_end: int) -> Path:
+        """Copy the non-zero chunks of [end, tail_end) to a new file, durably; return its path."""
+        log, file_system = self.log, self.log.files.file_system
+        directory = self.cut_directory or log.files.directory.parent / "commitbus" / "cut"
+        file_system.make_directories(directory)
+        path, attempt = directory / str(end), 0
+        while file_system.exists(path):
+            # A crash between copying and zeroing: the older copy is the more complete one.
+            attempt += 1
+            path = directory / f"{end}.{attempt}"
+        copy = file_system.open(path, create=True)
+        try:
+            self._copy(copy, end, tail_end)
+            copy.sync_data()
+        except OSError as error:
+            raise_if_disk_full(error, path, tail_end - end)
+            raise
+        finally:
+            copy.close()
+        file_system.sync_directory(directory)
+        file_system.sync_directory(directory.parent)
+        return path
+
+    def _copy(self, copy: File, end: int, tail_end: int) -> None:
+        copy.truncate(tail_end - end)
+        for file in self.log.files.files:
+            if file.base_offset + file.size_bytes > end:
+                for position, chunk in file.data_chunks(max(end - file.base_offset, 0)):
+                    offset = file.base_offset + position
+                    copy.pwrite(chunk[: tail_end - offset], offset - end)
+
+
+def _end_of_data(log: CommitLog, end: int) -> int:
+    """Return the offset behind the last non-zero byte at or behind `end`, else `end`."""
+    for file in reversed(log.files.files):
+        if file.base_offset + file.size_bytes <= end:
+            break
+        position = max(end - file.base_offset, 0)
+        last = file.end_of_data(position)
+        if last > position:
+            return file.base_offset + last
+    return end
