@@ -1,0 +1,1 @@
+"""The handlers of `apache.rocketmq.v2.MessagingService`, whatever transport carries them."""

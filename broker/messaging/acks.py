@@ -1,0 +1,124 @@
+"""AckMessage and ChangeInvisibleDuration: what becomes of a delivered message."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, final
+
+from commitbus.broker.messaging import renewals
+from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.errors import BadRequestError, InvalidReceiptHandleError
+from commitbus.broker.messaging.receipt_handle import ReceiptHandle
+from commitbus.broker.messaging.status import ok, overall, status_of
+from commitbus.broker.messaging.validate import group_name, invisible_ms, topic_name
+from commitbus.broker.metadata.progress import InFlight, QueueProgress
+from commitbus.broker.rpc.call import Call
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+
+
+@final
+class Delivery(NamedTuple):
+    """What a receipt handle names."""
+
+    handle: ReceiptHandle
+    progress: QueueProgress
+    entry: InFlight | None
+    """None: the message is acknowledged already."""
+
+
+def find_delivery(context: MessagingContext, group: str, topic: str, text: str) -> Delivery:
+    """Return the delivery that a receipt handle names, if the handle is still good for it.
+
+    A handle is good for as long as its own invisible time lasts, even if a later one was issued
+    meanwhile; the latest one is good until the message is visible again, renewals included.
+
+    Raises:
+        InvalidReceiptHandleError: it is malformed, not ours, expired, or names nothing delivered.
+    """
+    handle = ReceiptHandle.parse(text)
+    progress = context.progress.get(group, topic, handle.queue_id)
+    if handle.broker_name != context.config.broker_name or progress is None:
+        raise InvalidReceiptHandleError(
+            f"receipt handle {text!r} names no queue that group {group} receives topic {topic} from"
+        )
+    if handle.queue_offset >= progress.next_offset:
+        raise InvalidReceiptHandleError(f"receipt handle {text!r} names an undelivered message")
+    entry = progress.in_flight.get(handle.queue_offset)
+    if entry is not None:
+        is_latest = entry.pop_time_ms == handle.pop_time_ms
+        expires_at_ms = entry.invisible_until_ms if is_latest else handle.expires_at_ms
+        if expires_at_ms <= context.clock.now_ms():
+            raise InvalidReceiptHandleError("receipt handle is expired")
+    return Delivery(handle, progress, entry)
+
+
+def ack_message(
+    context: MessagingContext, request: pb.AckMessageRequest, call: Call
+) -> pb.AckMessageResponse:
+    """Take messages out of flight for good; one that is already counts as taken.
+
+    Raises:
+        RequestError: a name is illegal or there is no entry. Entries fail one by one.
+    """
+    context.clients.seen(call)
+    group, topic = group_name(request.group), topic_name(request.topic)
+    if not request.entries:
+        raise BadRequestError("no entry to acknowledge")
+    response = pb.AckMessageResponse()
+    statuses = []
+    for entry in request.entries:
+        status = _acknowledge(context, group, topic, entry.receipt_handle)
+        statuses.append(status)
+        response.entries.add(
+            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
+        )
+    response.status.CopyFrom(overall(statuses))
+    return response
+
+
+def _acknowledge(context: MessagingContext, group: str, topic: str, text: str) -> pb.Status:
+    try:
+        delivery = find_delivery(context, group, topic, text)
+    except InvalidReceiptHandleError as error:
+        return status_of(error)
+    if delivery.entry is not None:
+        context.progress.acknowledge(delivery.progress, delivery.handle.queue_offset)
+        context.counters.count_acknowledged(group, topic, 1)
+    return ok()
+
+
+def change_invisible_duration(
+    context: MessagingContext, request: pb.ChangeInvisibleDurationRequest, call: Call
+) -> pb.ChangeInvisibleDurationResponse:
+    """Set anew when a message becomes visible again, counted from now.
+
+    Raises:
+        RequestError: a name, the duration or the handle is refused.
+    """
+    context.clients.seen(call)
+    group, topic = group_name(request.group), topic_name(request.topic)
+    # 0 is how a consumer gives a message back at once.
+    duration_ms = invisible_ms(request.invisible_duration, minimum_ms=0)
+    delivery = find_delivery(context, group, topic, request.receipt_handle)
+    if delivery.entry is None:
+        raise InvalidReceiptHandleError("the message is acknowledged")
+    now_ms = context.clock.now_ms()
+    handle = delivery.handle
+    if delivery.entry.auto_renew:
+        renewals.stop(context, delivery.progress, delivery.entry)
+    context.progress.change_invisible(
+        delivery.progress,
+        handle.queue_offset,
+        pop_time_ms=now_ms,
+        invisible_until_ms=now_ms + duration_ms,
+        suspend=request.suspend,
+    )
+    context.polls.note_expiry(group, topic, now_ms + duration_ms)
+    changed = ReceiptHandle(
+        pop_time_ms=now_ms,
+        invisible_ms=duration_ms,
+        broker_name=handle.broker_name,
+        queue_id=handle.queue_id,
+        queue_offset=handle.queue_offset,
+        physical_offset=handle.physical_offset,
+    )
+    return pb.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.encode())

@@ -1,0 +1,152 @@
+"""The clients that are alive, for operators and for the renewal of what they hold.
+
+Nothing is decided by it that a request needs: after a restart the registry is empty and every
+request is served all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from commitbus.broker.messaging.errors import ClientIdRequiredError
+from commitbus.broker.rpc.call import Call
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.commitlog.clock import Clock
+
+IDLE_MS: Final = 120_000
+"""After this long without a call a client is gone; RocketMQ's channel expiry."""
+DISCONNECT_GRACE_MS: Final = 15_000
+"""A client whose streams broke is gone sooner; heartbeats come every 10 s if it lives."""
+CLIENTS_MAX: Final = 100_000
+CLIENT_ID_LENGTH_MAX: Final = 1024
+"""Official clients need about 60. It is kept with every message in flight."""
+
+
+def client_id_of(call: Call) -> str:
+    """Return the id by which the calling client names itself.
+
+    Raises:
+        ClientIdRequiredError: the call has no usable one.
+    """
+    if not call.client_id.strip() or len(call.client_id) > CLIENT_ID_LENGTH_MAX:
+        raise ClientIdRequiredError
+    return call.client_id
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Client:
+    """A client as its calls and its settings describe it."""
+
+    client_id: str
+    language: str
+    version: str
+    peer: str
+    kind: pb.ClientType = pb.CLIENT_TYPE_UNSPECIFIED
+    group: str = ""
+    """The consumer group; empty for a producer."""
+    topics: tuple[str, ...] = ()
+    """What it publishes to."""
+    subscriptions: dict[str, str] = field(default_factory=dict)
+    """Topic to filter expression."""
+    last_seen_ms: int = 0
+    streams: int = 0
+    """Calls in progress that last: telemetry and receives."""
+    gone_at_ms: int = 0
+
+    @property
+    def is_consumer(self) -> bool:
+        """Whether it receives messages."""
+        return bool(self.group)
+
+
+@final
+class ClientRegistry:
+    """All clients. Lives on the trio thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # In order of the last call: the idle ones come first.
+        self._clients: dict[str, Client] = {}
+
+    def __len__(self) -> int:
+        """Return how many clients are alive."""
+        return len(self._clients)
+
+    def all(self) -> Collection[Client]:
+        """Return every client that is alive."""
+        return self._clients.values()
+
+    def get(self, client_id: str) -> Client | None:
+        """Return a client that is alive."""
+        return self._clients.get(client_id)
+
+    def consumers(self, group: str) -> list[Client]:
+        """Return the clients that consume in a group."""
+        return [client for client in self._clients.values() if client.group == group]
+
+    def seen(self, call: Call) -> Client:
+        """Note a call and return the client it came from.
+
+        Raises:
+            ClientIdRequiredError: the call has no usable client id.
+        """
+        now_ms = self._clock.now_ms()
+        client_id = client_id_of(call)
+        client = self._clients.pop(client_id, None)
+        if client is None:
+            client = Client(
+                client_id,
+                language=call.metadata.get("x-mq-language", ""),
+                version=call.metadata.get("x-mq-client-version", ""),
+                peer=call.peer,
+            )
+            if len(self._clients) >= CLIENTS_MAX:
+                del self._clients[next(iter(self._clients))]
+        self._clients[client_id] = client
+        client.last_seen_ms = now_ms
+        client.gone_at_ms = now_ms + IDLE_MS
+        return client
+
+    @contextmanager
+    def streaming(self, client: Client, *, idle_after_ms: int = IDLE_MS) -> Iterator[None]:
+        """Count a call that lasts: while it does, the client is alive.
+
+        Args:
+            client: the caller.
+            idle_after_ms: how long the client counts as alive after the call's regular end. After
+                a broken one it is `DISCONNECT_GRACE_MS`.
+        """
+        client.streams += 1
+        try:
+            yield
+        except BaseException:
+            self._ended(client, DISCONNECT_GRACE_MS)
+            raise
+        self._ended(client, idle_after_ms)
+
+    def _ended(self, client: Client, idle_after_ms: int) -> None:
+        client.streams -= 1
+        client.last_seen_ms = self._clock.now_ms()
+        client.gone_at_ms = client.last_seen_ms + idle_after_ms
+
+    def is_alive(self, client_id: str) -> bool:
+        """Return whether a client has a stream open or was heard of lately."""
+        client = self._clients.get(client_id)
+        return client is not None and (
+            client.streams > 0 or client.gone_at_ms > self._clock.now_ms()
+        )
+
+    def remove(self, client_id: str) -> Client | None:
+        """Forget a client that said goodbye; return it if it was known."""
+        return self._clients.pop(client_id, None)
+
+    def drop_idle(self) -> list[Client]:
+        """Forget the clients that are gone, and return them."""
+        gone = [client for client in self._clients.values() if not self.is_alive(client.client_id)]
+        for client in gone:
+            del self._clients[client.client_id]
+        return gone

@@ -1,0 +1,53 @@
+"""What went in and out, in plain integers: read for metrics, changed on the trio thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+
+@final
+@dataclass(slots=True)
+class Traffic:
+    """Messages and their bodies' bytes since the process started."""
+
+    messages: int = 0
+    bytes: int = 0
+
+    def add(self, messages: int, size_bytes: int) -> None:
+        """Count more of them."""
+        self.messages += messages
+        self.bytes += size_bytes
+
+
+@final
+@dataclass(slots=True)
+class Counters:
+    """All traffic of the messaging service."""
+
+    sent: dict[str, Traffic] = field(default_factory=dict)
+    """By topic: messages that were stored."""
+    received: dict[tuple[str, str], Traffic] = field(default_factory=dict)
+    """By (group, topic): messages that were handed out, redeliveries included."""
+    acknowledged: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By (group, topic): messages that were acknowledged."""
+    dead_letters: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By (group, topic): messages that were moved to the group's dead letter queue."""
+
+    def count_sent(self, topic: str, messages: int, size_bytes: int) -> None:
+        """Count stored messages."""
+        self.sent.setdefault(topic, Traffic()).add(messages, size_bytes)
+
+    def count_received(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
+        """Count messages that were handed out."""
+        self.received.setdefault((group, topic), Traffic()).add(messages, size_bytes)
+
+    def count_acknowledged(self, group: str, topic: str, messages: int) -> None:
+        """Count acknowledgements."""
+        key = group, topic
+        self.acknowledged[key] = self.acknowledged.get(key, 0) + messages
+
+    def count_dead_letter(self, group: str, topic: str) -> None:
+        """Count a message that was moved to a dead letter queue."""
+        key = group, topic
+        self.dead_letters[key] = self.dead_letters.get(key, 0) + 1

@@ -1,0 +1,70 @@
+"""Messages that a group could not consume, moved to a topic of the group's own."""
+
+from __future__ import annotations
+
+from commitbus.broker.messaging import properties as names
+from commitbus.broker.messaging.acks import find_delivery
+from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.errors import InvalidReceiptHandleError
+from commitbus.broker.messaging.message_codec import message_id
+from commitbus.broker.messaging.status import ok
+from commitbus.broker.messaging.validate import group_name, topic_name
+from commitbus.broker.metadata.names import dead_letter_topic
+from commitbus.broker.metadata.topics import TopicConfig
+from commitbus.broker.rpc.call import Call
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.commitlog.record_format import encode_properties
+from commitbus.commitlog.types import OutgoingMessage, Record
+
+
+async def forward_message_to_dead_letter_queue(
+    context: MessagingContext, request: pb.ForwardMessageToDeadLetterQueueRequest, call: Call
+) -> pb.ForwardMessageToDeadLetterQueueResponse:
+    """Move a message that its consumer gives up on to the group's dead letter queue.
+
+    Raises:
+        RequestError: a name or the handle is refused.
+        StoreError: the copy could not be stored; the message stays where it is.
+    """
+    context.clients.seen(call)
+    group, topic = group_name(request.group), topic_name(request.topic)
+    delivery = find_delivery(context, group, topic, request.receipt_handle)
+    if delivery.entry is not None:
+        handle = delivery.handle
+        # Where the message lies is ours to know: the handle has been in the client's hands.
+        units = context.store.fetch(topic, handle.queue_id, handle.queue_offset, 1).units
+        if not units or units[0].queue_offset != handle.queue_offset:
+            raise InvalidReceiptHandleError("the message is deleted")
+        await bury(context, group, context.store.read(units[0].physical_offset))
+        context.progress.acknowledge(delivery.progress, handle.queue_offset)
+    return pb.ForwardMessageToDeadLetterQueueResponse(status=ok())
+
+
+async def bury(context: MessagingContext, group: str, record: Record) -> None:
+    """Store a copy in the group's dead letter queue, durably. The original stays in flight.
+
+    Raises:
+        StoreError: the copy could not be stored.
+    """
+    topic = dead_letter_topic(group)
+    if context.metadata.topic(topic) is None:
+        await context.metadata.put_topic(TopicConfig(topic, read_queue_nums=1, write_queue_nums=1))
+    properties = dict(record.properties)
+    # A message that was buried before keeps the place that it came from first.
+    properties.setdefault(names.DEAD_LETTER_ORIGIN_TOPIC, record.topic)
+    properties.setdefault(names.DEAD_LETTER_ORIGIN_MESSAGE_ID, message_id(record))
+    result = context.store.put(
+        OutgoingMessage(
+            topic=topic,
+            queue_id=0,
+            body=record.body,
+            properties=encode_properties(properties),
+            born_timestamp=record.born_timestamp,
+            born_host=record.born_host,
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+            reconsume_times=record.reconsume_times,
+        )
+    )
+    await context.durability.wait(result.end_offset)
+    context.counters.count_dead_letter(group, record.topic)

@@ -1,0 +1,98 @@
+"""Waiting until appended bytes are durable, without a task switch per flush and message."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Final, final
+
+import trio
+
+from commitbus.broker.messaging.errors import TooManyRequestsError
+from commitbus.commitlog.errors import StoreError
+from commitbus.commitlog.types import PhysicalOffset
+
+WAITING_MAX: Final = 10_000
+"""Messages that wait for the disk; RocketMQ's bound for its queue of sends."""
+
+
+@final
+class Durability:
+    """Lets handlers wait for the durable watermark.
+
+    Lives on the trio thread, but for `on_durable` and `on_failure`.
+    """
+
+    def __init__(self, watermark: Callable[[], PhysicalOffset], *, needed: bool) -> None:
+        """Begin without waiters.
+
+        Args:
+            watermark: returns the durable watermark, from any thread.
+            needed: False where an append counts as stored at once (ASYNC_FLUSH).
+        """
+        self._watermark, self._needed = watermark, needed
+        self._waiting: list[tuple[PhysicalOffset, int, trio.Event]] = []
+        self._count = 0
+        self._failure: StoreError | None = None
+        self._lock = threading.Lock()
+        self._token: trio.lowlevel.TrioToken | None = None
+
+    def attach(self, token: trio.lowlevel.TrioToken) -> None:
+        """Name the trio run whose tasks wait."""
+        self._token = token
+
+    def detach(self) -> None:
+        """Ignore flushes from now on."""
+        with self._lock:
+            self._token = None
+
+    def check_room(self) -> None:
+        """Refuse work whose durability could not be waited for.
+
+        Raises:
+            TooManyRequestsError: too many messages wait for the disk already.
+        """
+        if len(self._waiting) >= WAITING_MAX:
+            raise TooManyRequestsError(f"{len(self._waiting)} messages wait for the disk")
+
+    def reached(self, end_offset: PhysicalOffset) -> bool:
+        """Return whether everything before `end_offset` is as durable as the flush mode says."""
+        return not self._needed or self._watermark() >= end_offset
+
+    async def wait(self, end_offset: PhysicalOffset) -> None:
+        """Return when everything before `end_offset` is as durable as the flush mode promises.
+
+        Raises:
+            FlushFailedError: the flush failed; whether the bytes survive is unknown.
+        """
+        while not self.reached(end_offset):
+            if self._failure is not None:
+                raise self._failure.with_traceback(None)
+            event = trio.Event()
+            self._count += 1
+            heappush(self._waiting, (end_offset, self._count, event))
+            await event.wait()
+
+    def on_durable(self, _watermark: PhysicalOffset) -> None:
+        """Release those whose bytes are durable. Called on the store's flush thread."""
+        self._soon(self._release)
+
+    def on_failure(self, error: StoreError) -> None:
+        """Fail everybody who waits or will. Called on the store's flush thread."""
+        self._failure = error
+        self._soon(self._release_all)
+
+    def _soon(self, release: Callable[[], None]) -> None:
+        with self._lock:
+            if self._token is not None:
+                self._token.run_sync_soon(release, idempotent=True)
+
+    def _release(self) -> None:
+        watermark = self._watermark()
+        while self._waiting and self._waiting[0][0] <= watermark:
+            heappop(self._waiting)[2].set()
+
+    def _release_all(self) -> None:
+        while self._waiting:
+            heappop(self._waiting)[2].set()

@@ -1,0 +1,154 @@
+"""A message between its two shapes: the protocol's and the log's."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from commitbus.broker.messaging import properties as names
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.commitlog.record_format import encode_properties, offset_message_id
+from commitbus.commitlog.types import Host, OutgoingMessage, Record
+
+SYS_FLAG_COMPRESSED: Final = 0x1
+_MS_MAX: Final = 2**63 - 1
+_BORN_HOST_LENGTH_MAX: Final = 255
+_UNKNOWN_HOST: Final = Host(b"\0\0\0\0", 0)
+
+
+def timestamp_ms(timestamp: Timestamp) -> int:
+    """Return milliseconds since 1970."""
+    return timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
+
+
+def set_timestamp(timestamp: Timestamp, ms: int) -> None:
+    """Set a field to milliseconds since 1970."""
+    timestamp.seconds, timestamp.nanos = ms // 1000, ms % 1000 * 1_000_000
+
+
+def peer_host(peer: str) -> Host:
+    """Return the address of a peer; 0.0.0.0:0 when it has none, as on a local socket."""
+    address, _, port = peer.rpartition(":")
+    try:
+        return Host.parse(address.strip("[]"), int(port))
+    except ValueError:
+        return _UNKNOWN_HOST
+
+
+def to_outgoing(
+    message: pb.Message, *, queue_id: int, cluster: str, peer: str, now_ms: int
+) -> OutgoingMessage:
+    """Return a validated message as the log takes it.
+
+    Args:
+        message: what the producer sent; `validate.check_message` has accepted it.
+        queue_id: the queue that the broker chose.
+        cluster: the cluster's name, which RocketMQ stores with each message.
+        peer: the producer's address and port, stored as the born host.
+        now_ms: the born time of a message that says none.
+    """
+    system = message.system_properties
+    born_host = peer_host(peer)
+    born_ms = timestamp_ms(system.born_timestamp)
+    if not 0 < born_ms <= _MS_MAX:
+        born_ms = now_ms
+    properties = {
+        names.UNIQUE_KEY: system.message_id,
+        names.PRODUCER_GROUP: message.topic.name,
+        names.RECONSUME_TIME: "0",
+        names.BORN_HOST: _born_host_text(system.born_host) or born_host.address_text,
+        names.BORN_TIMESTAMP: str(born_ms),
+        names.CLUSTER: cluster,
+        names.MESSAGE_REGION: names.DEFAULT_REGION,
+        names.TRACE_ON: "true",
+    }
+    if system.tag:
+        properties[names.TAGS] = system.tag
+    if keys := names.KEY_SEPARATOR.join(filter(None, system.keys)):
+        properties[names.KEYS] = keys
+    if system.trace_context:
+        properties[names.TRACE_CONTEXT] = system.trace_context
+    for key, value in message.user_properties.items():
+        properties.setdefault(key, value)
+    return OutgoingMessage(
+        topic=message.topic.name,
+        queue_id=queue_id,
+        body=message.body,
+        properties=encode_properties(properties),
+        born_timestamp=born_ms,
+        born_host=born_host,
+        sys_flag=SYS_FLAG_COMPRESSED if system.body_encoding == pb.GZIP else 0,
+    )
+
+
+def message_id(record: Record) -> str:
+    """Return the id that the producer's client made; without one, the place in the log."""
+    return record.properties.get(names.UNIQUE_KEY) or offset_message_id(
+        record.store_host, record.physical_offset
+    )
+
+
+def to_delivered(record: Record, *, receipt_handle: str, delivery_attempt: int) -> pb.Message:
+    """Return a stored message as a consumer gets it."""
+    stored = record.properties
+    message = pb.Message(body=record.body)
+    message.topic.name = record.topic
+    for key, value in stored.items():
+        if key not in names.RESERVED_KEYS and key not in names.CARRIED_BY_FIELDS:
+            message.user_properties[key] = value
+    system = message.system_properties
+    system.message_id = message_id(record)
+    system.message_type = message_type_of(stored)
+    if tag := stored.get(names.TAGS):
+        system.tag = tag
+    system.keys.extend(stored.get(names.KEYS, "").split())
+    system.body_encoding = pb.GZIP if record.sys_flag & SYS_FLAG_COMPRESSED else pb.IDENTITY
+    # Over the bytes as transferred, compressed ones too. MD5, because the official clients do not
+    # agree on the text of a CRC-32.
+    system.body_digest.type = pb.MD5
+    system.body_digest.checksum = (
+        hashlib.md5(record.body, usedforsecurity=False).hexdigest().upper()
+    )
+    set_timestamp(system.born_timestamp, record.born_timestamp)
+    system.born_host = stored.get(names.BORN_HOST) or record.born_host.address_text
+    set_timestamp(system.store_timestamp, record.store_timestamp)
+    system.store_host = str(record.store_host)
+    system.receipt_handle = receipt_handle
+    system.queue_id = record.queue_id
+    system.queue_offset = record.queue_offset
+    system.delivery_attempt = delivery_attempt
+    _set_optional(system, stored)
+    return message
+
+
+def message_type_of(stored: Mapping[str, str]) -> pb.MessageType:
+    """Return a message's type, derived from its stored properties."""
+    if stored.get(names.TRANSACTION_PREPARED) == "true":
+        return pb.TRANSACTION
+    if names.DELIVERY_TIME_MS in stored:
+        return pb.DELAY
+    if names.SHARDING_KEY in stored:
+        return pb.FIFO
+    if names.PRIORITY in stored:
+        return pb.PRIORITY
+    if names.LITE_TOPIC in stored:
+        return pb.LITE
+    return pb.NORMAL
+
+
+def _set_optional(system: pb.SystemProperties, stored: Mapping[str, str]) -> None:
+    if group := stored.get(names.SHARDING_KEY):
+        system.message_group = group
+    if trace_context := stored.get(names.TRACE_CONTEXT):
+        system.trace_context = trace_context
+    if origin := stored.get(names.DEAD_LETTER_ORIGIN_TOPIC):
+        system.dead_letter_queue.topic = origin
+        system.dead_letter_queue.message_id = stored.get(names.DEAD_LETTER_ORIGIN_MESSAGE_ID, "")
+
+
+def _born_host_text(text: str) -> str:
+    """Return what a producer says of its host if it can be stored, else an empty text."""
+    return text if text.isprintable() and len(text) <= _BORN_HOST_LENGTH_MAX else ""

@@ -1,0 +1,126 @@
+"""The service as a list of methods for a transport, and the tasks that run beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Final, cast
+
+import trio
+from google.protobuf.message import Message
+
+from commitbus.broker.messaging import acks, dead_letters, receive, renewals, route, send, telemetry
+from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.status import REFUSALS, status_of
+from commitbus.broker.rpc.call import Call
+from commitbus.broker.rpc.method import Method, MethodKind
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+
+_SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
+
+UnaryHandler = Callable[[MessagingContext, Any, Call], Message | Awaitable[Message]]
+
+_UNARY: Final[Sequence[tuple[str, type[Message], type[Message], UnaryHandler]]] = (
+    ("QueryRoute", pb.QueryRouteRequest, pb.QueryRouteResponse, route.query_route),
+    (
+        "QueryAssignment",
+        pb.QueryAssignmentRequest,
+        pb.QueryAssignmentResponse,
+        route.query_assignment,
+    ),
+    ("Heartbeat", pb.HeartbeatRequest, pb.HeartbeatResponse, telemetry.heartbeat),
+    (
+        "NotifyClientTermination",
+        pb.NotifyClientTerminationRequest,
+        pb.NotifyClientTerminationResponse,
+        telemetry.notify_client_termination,
+    ),
+    ("SendMessage", pb.SendMessageRequest, pb.SendMessageResponse, send.send_message),
+    ("AckMessage", pb.AckMessageRequest, pb.AckMessageResponse, acks.ack_message),
+    (
+        "ChangeInvisibleDuration",
+        pb.ChangeInvisibleDurationRequest,
+        pb.ChangeInvisibleDurationResponse,
+        acks.change_invisible_duration,
+    ),
+    (
+        "ForwardMessageToDeadLetterQueue",
+        pb.ForwardMessageToDeadLetterQueueRequest,
+        pb.ForwardMessageToDeadLetterQueueResponse,
+        dead_letters.forward_message_to_dead_letter_queue,
+    ),
+)
+
+
+def messaging_methods(context: MessagingContext) -> list[Method]:
+    """Return the methods that this broker serves; a transport answers UNIMPLEMENTED to others."""
+    unary = [
+        Method(
+            path=_SERVICE + name,
+            kind=MethodKind.UNARY,
+            request_type=request_type,
+            response_type=response_type,
+            handler=partial(_answer, context, handler, response_type),
+        )
+        for name, request_type, response_type, handler in _UNARY
+    ]
+    return [
+        *unary,
+        Method(
+            path=_SERVICE + "ReceiveMessage",
+            kind=MethodKind.SERVER_STREAM,
+            request_type=pb.ReceiveMessageRequest,
+            response_type=pb.ReceiveMessageResponse,
+            handler=partial(receive.receive_message, context),
+        ),
+        Method(
+            path=_SERVICE + "Telemetry",
+            kind=MethodKind.BIDI,
+            request_type=pb.TelemetryCommand,
+            response_type=pb.TelemetryCommand,
+            handler=partial(telemetry.telemetry, context),
+        ),
+    ]
+
+
+def _answer(
+    context: MessagingContext,
+    handler: UnaryHandler,
+    response_type: type[Message],
+    request: Message,
+    call: Call,
+) -> Message | Awaitable[Message]:
+    """Serve one unary call; what is wrong with it becomes the status of the response."""
+    try:
+        answer = handler(context, request, call)
+    except REFUSALS as error:
+        return _refusal(response_type, error)
+    return answer if isinstance(answer, Message) else _awaited(answer, response_type)
+
+
+async def _awaited(answer: Awaitable[Message], response_type: type[Message]) -> Message:
+    try:
+        return await answer
+    except REFUSALS as error:
+        return _refusal(response_type, error)
+
+
+def _refusal(response_type: type[Message], error: Exception) -> Message:
+    # Every response of this service has a status, which no base class says.
+    return cast("Callable[..., Message]", response_type)(status=status_of(error))
+
+
+async def run_messaging(
+    context: MessagingContext,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run what the handlers need beside them until cancelled: start it before the transport."""
+    context.attach()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(context.polls.run_timer)
+            nursery.start_soon(renewals.run, context)
+            task_status.started()
+    finally:
+        context.detach()

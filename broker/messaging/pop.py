@@ -1,0 +1,317 @@
+"""Taking messages for a consumer: what became visible again first, then what is new.
+
+Each step that takes something is done and journaled before the trio thread does anything else, so
+two receivers never take the same message. Only reading bodies that are likely not in memory any
+more happens on another thread; by then the messages are taken.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple, final
+
+import trio
+
+from commitbus.broker.messaging import dead_letters, renewals
+from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.errors import TopicNotFoundError
+from commitbus.broker.messaging.filters import TagFilter
+from commitbus.broker.messaging.message_codec import to_delivered
+from commitbus.broker.messaging.properties import TAGS
+from commitbus.broker.messaging.receipt_handle import ReceiptHandle
+from commitbus.broker.metadata.groups import GroupConfig
+from commitbus.broker.metadata.progress import InFlight, QueueProgress
+from commitbus.broker.metadata.topics import TopicConfig
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.store.message_store import MessageStore
+from commitbus.broker.store.store_reader import FetchedUnit
+from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError, StoreError
+from commitbus.commitlog.types import PhysicalOffset, QueueOffset, Record
+
+BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Of one answer, so that 32 bodies of 4 MiB do not stand in memory at once."""
+HOT_BYTES: Final = 64 * 1024 * 1024
+"""This close to the log's end a record is in the page cache, and reading it never waits."""
+
+_log: Final = logging.getLogger(__name__)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a receiver asks for."""
+
+    group: GroupConfig
+    topic: TopicConfig
+    tags: TagFilter
+    batch_size: int
+    invisible_ms: int
+    client_id: str
+    auto_renew: bool
+
+
+@final
+class _Taken(NamedTuple):
+    """A message that was put in flight for this batch."""
+
+    progress: QueueProgress
+    queue_id: int
+    unit: FetchedUnit
+    pop_time_ms: int
+    delivery_attempt: int
+
+
+@final
+class Batch:
+    """The messages that one receive call hands over."""
+
+    def __init__(self, context: MessagingContext, demand: Demand) -> None:
+        self._context, self.demand = context, demand
+        self.messages: list[pb.Message] = []
+        self._too_long = False
+        self._taken: list[_Taken] = []
+        self._bytes = 0
+
+    async def fill(self) -> None:
+        """Take what is there now; `messages` stays empty if nothing is.
+
+        Raises:
+            TopicNotFoundError: the topic was deleted while the receiver waited.
+            StoreError: the store failed.
+        """
+        if self._context.metadata.topic(self.demand.topic.name) is None:
+            raise TopicNotFoundError(self.demand.topic.name)
+        now_ms = self._context.clock.now_ms()
+        queues = list(self._queues())
+        for queue_id in queues:
+            await self._take_expired(queue_id, now_ms)
+        for queue_id in queues:
+            await self._take_new(queue_id, now_ms)
+        await self._read()
+        self._note_next_expiry(queues)
+
+    def release(self) -> None:
+        """Make what was taken visible again after a second: the client did not get it."""
+        now_ms = self._context.clock.now_ms()
+        for taken in self._taken:
+            entry = self._in_flight(taken)
+            if entry is not None:
+                if entry.auto_renew:
+                    renewals.stop(self._context, taken.progress, entry)
+                self._context.progress.change_invisible(
+                    taken.progress,
+                    taken.unit.queue_offset,
+                    pop_time_ms=now_ms,
+                    invisible_until_ms=now_ms + renewals.RELEASED_INVISIBLE_MS,
+                    suspend=False,
+                )
+        if self._taken:
+            self._note_expiry(now_ms + renewals.RELEASED_INVISIBLE_MS)
+        self._taken.clear()
+        self.messages.clear()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether taking stopped at a limit, so that there may be more."""
+        return self._room == 0
+
+    def _queues(self) -> Iterator[int]:
+        """Yield every readable queue once, beginning one further than the last time."""
+        count = self.demand.topic.read_queue_nums
+        key = self.demand.group.name, self.demand.topic.name
+        first = self._context.first_queue.get(key, 0) % count
+        self._context.first_queue[key] = first + 1
+        yield from range(first, count)
+        yield from range(first)
+
+    def _progress(self, queue_id: int) -> QueueProgress:
+        """Return the group's progress in a queue, at its beginning for a new group."""
+        table, topic = self._context.progress, self.demand.topic.name
+        progress = table.get(self.demand.group.name, topic, queue_id)
+        if progress is None:
+            first = self._context.store.min_offset(topic, queue_id)
+            # RocketMQ lets a new group see a young queue in full, and only the last message of one
+            # whose beginning is gone already.
+            last = max(first, QueueOffset(self._context.store.max_offset(topic, queue_id) - 1))
+            progress = table.create(
+                self.demand.group.name, topic, queue_id, first if first == 0 else last
+            )
+        return progress
+
+    async def _take_expired(self, queue_id: int, now_ms: int) -> None:
+        """Take what was delivered before and is visible again."""
+        progress = self._progress(queue_id)
+        if self._room == 0 or not _due(progress, now_ms):
+            return
+        attempts_max = self.demand.group.retry_max_times + 1
+        exhausted: list[_Taken] = []
+        for entry in progress.expired(now_ms, self._room):
+            unit = self._unit(queue_id, QueueOffset(entry.offset))
+            if unit is None:
+                # Retention has deleted it: there is nothing left to deliver.
+                self._context.progress.acknowledge(progress, entry.offset)
+                continue
+            if not self._fits(unit):
+                break
+            attempt = self._context.progress.redeliver(
+                progress,
+                entry.offset,
+                pop_time_ms=now_ms,
+                invisible_until_ms=now_ms + self.demand.invisible_ms,
+                client_id=self.demand.client_id,
+                auto_renew=self.demand.auto_renew,
+            )
+            taken = _Taken(progress, queue_id, unit, now_ms, attempt)
+            # -1 tries without end.
+            if 0 < attempts_max < attempt:
+                exhausted.append(taken)
+            else:
+                self._bytes += unit.size_bytes
+                self._taken.append(taken)
+        for taken in exhausted:
+            await self._bury(taken)
+
+    async def _take_new(self, queue_id: int, now_ms: int) -> None:
+        """Take what this group has not seen yet."""
+        store, topic = self._context.store, self.demand.topic.name
+        while self._room:
+            progress = self._progress(queue_id)
+            # A consumer that never acknowledges gets no further.
+            in_flight_max = self._context.progress.in_flight_max
+            allowed = min(self._room, in_flight_max - progress.in_flight_count)
+            if allowed <= 0 or progress.next_offset >= store.max_offset(topic, queue_id):
+                return
+            start = QueueOffset(progress.next_offset)
+            found = store.fetch(topic, queue_id, start, allowed, self.demand.tags.tags_codes)
+            next_offset = found.next_offset
+            if next_offset <= progress.next_offset:
+                # The topic was deleted between the two looks at its queue.
+                return
+            units: list[FetchedUnit] = []
+            for unit in found.units:
+                if not self._fits(unit):
+                    next_offset = unit.queue_offset
+                    break
+                self._bytes += unit.size_bytes
+                units.append(unit)
+            self._context.progress.deliver(
+                progress,
+                [unit.queue_offset for unit in units],
+                next_offset=next_offset,
+                pop_time_ms=now_ms,
+                invisible_until_ms=now_ms + self.demand.invisible_ms,
+                client_id=self.demand.client_id,
+                auto_renew=self.demand.auto_renew,
+            )
+            self._taken += [_Taken(progress, queue_id, unit, now_ms, 1) for unit in units]
+            if not units:
+                # A filter may step over millions: others get a turn between two scans.
+                await trio.lowlevel.checkpoint()
+
+    async def _read(self) -> None:
+        """Make messages of what was taken; what the filter's hash let in wrongly is dropped."""
+        store = self._context.store
+        offsets = [taken.unit.physical_offset for taken in self._taken]
+        if not offsets:
+            return
+        if store.end_offset - min(offsets) <= HOT_BYTES:
+            records = _read_all(store, offsets)
+        else:
+            records = await trio.to_thread.run_sync(_read_all, store, offsets)
+        for taken, record in zip(self._taken, records, strict=True):
+            if isinstance(record, OffsetOutOfRangeError):
+                self._drop(taken)
+            elif isinstance(record, StoreError):
+                # It stays in flight, so that the group's lag shows what could not be delivered.
+                _log.error("message unreadable", extra={"reason": str(record)})
+            elif not self.demand.tags.matches(record.properties.get(TAGS)):
+                self._drop(taken)
+            else:
+                self.messages.append(self._message(taken, record))
+        body_bytes = sum(len(message.body) for message in self.messages)
+        self._context.counters.count_received(
+            self.demand.group.name, self.demand.topic.name, len(self.messages), body_bytes
+        )
+
+    def _message(self, taken: _Taken, record: Record) -> pb.Message:
+        handle = ReceiptHandle(
+            pop_time_ms=taken.pop_time_ms,
+            invisible_ms=self.demand.invisible_ms,
+            broker_name=self._context.config.broker_name,
+            queue_id=taken.queue_id,
+            queue_offset=taken.unit.queue_offset,
+            physical_offset=taken.unit.physical_offset,
+        )
+        return to_delivered(
+            record, receipt_handle=handle.encode(), delivery_attempt=taken.delivery_attempt
+        )
+
+    async def _bury(self, taken: _Taken) -> None:
+        """Move a message that was delivered too often to the dead letter queue."""
+        try:
+            record = self._context.store.read(taken.unit.physical_offset)
+            await dead_letters.bury(self._context, self.demand.group.name, record)
+        except StoreError as error:
+            # It stays in flight, and is tried again when it becomes visible.
+            _log.exception("dead letter not stored", extra={"reason": str(error)})
+            return
+        self._drop(taken)
+
+    def _drop(self, taken: _Taken) -> None:
+        if self._in_flight(taken) is not None:
+            self._context.progress.acknowledge(taken.progress, taken.unit.queue_offset)
+
+    def _in_flight(self, taken: _Taken) -> InFlight | None:
+        """Return what became of a message that was taken; None if it is no longer ours.
+
+        An operator may have reset or deleted the group meanwhile, or the client acknowledged.
+        """
+        key = self.demand.group.name, self.demand.topic.name, taken.queue_id
+        if self._context.progress.get(*key) is not taken.progress:
+            return None
+        entry = taken.progress.in_flight.get(taken.unit.queue_offset)
+        return entry if entry is not None and entry.pop_time_ms == taken.pop_time_ms else None
+
+    @property
+    def _room(self) -> int:
+        """How many messages more may be taken."""
+        return 0 if self._too_long else self.demand.batch_size - len(self._taken)
+
+    def _fits(self, unit: FetchedUnit) -> bool:
+        """Return whether a message may still be taken; one always may."""
+        if self._bytes and self._bytes + unit.size_bytes > BATCH_BYTES_MAX:
+            self._too_long = True
+        return not self._too_long
+
+    def _unit(self, queue_id: int, queue_offset: QueueOffset) -> FetchedUnit | None:
+        """Return where a message in flight lies; None if it was deleted."""
+        found = self._context.store.fetch(self.demand.topic.name, queue_id, queue_offset, 1)
+        # Below its first stored message a queue answers with that one.
+        return next((unit for unit in found.units if unit.queue_offset == queue_offset), None)
+
+    def _note_next_expiry(self, queues: list[int]) -> None:
+        expiries = [self._progress(queue_id).next_expiry_ms for queue_id in queues]
+        known = [at_ms for at_ms in expiries if at_ms is not None]
+        if known:
+            self._note_expiry(min(known))
+
+    def _note_expiry(self, at_ms: int) -> None:
+        self._context.polls.note_expiry(self.demand.group.name, self.demand.topic.name, at_ms)
+
+
+def _due(progress: QueueProgress, now_ms: int) -> bool:
+    at_ms = progress.next_expiry_ms
+    return at_ms is not None and at_ms <= now_ms
+
+
+def _read_all(store: MessageStore, offsets: list[PhysicalOffset]) -> list[Record | StoreError]:
+    """Return the record of each offset, or why it cannot be read. Runs on any thread."""
+    records: list[Record | StoreError] = []
+    for offset in offsets:
+        try:
+            records.append(store.read(offset))
+        except (CorruptRecordError, OffsetOutOfRangeError) as error:
+            records.append(error)
+    return records

@@ -1,0 +1,158 @@
+"""ReceiveMessage: what a consumer asks for, waiting until there is some, and handing it over."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import trio
+
+from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.errors import (
+    BadRequestError,
+    IllegalPollingTimeError,
+    NotPermittedError,
+    UnsupportedFeatureError,
+)
+from commitbus.broker.messaging.filters import parse_filter
+from commitbus.broker.messaging.message_codec import set_timestamp
+from commitbus.broker.messaging.pop import Batch, Demand
+from commitbus.broker.messaging.status import REFUSALS, ok, status_of
+from commitbus.broker.messaging.validate import duration_ms, group_name, invisible_ms, topic_name
+from commitbus.broker.rpc.call import Call, Send
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+
+BATCH_MAX: Final = 32
+POLLING_MS_MIN: Final = 5_000
+POLLING_MS_MAX: Final = 20_000
+AUTO_RENEW_INVISIBLE_MS: Final = 60_000
+
+_REQUEST_TIMEOUT_MS: Final = 3_000
+"""What the official clients add to a long poll for their deadline."""
+_ANSWER_MARGIN_MS: Final = 200
+"""An empty answer leaves this long before the deadline, or the client sees a timeout instead."""
+_ILLEGAL_POLLING_TIME_SINCE: Final = "5.0.3"
+"""Older clients do not know the code. Versions are compared as texts, as RocketMQ does."""
+
+
+async def receive_message(
+    context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call, send: Send
+) -> None:
+    """Send one status, then messages, then the time of delivery.
+
+    Messages that the client did not get to the last one become visible again after a second.
+    """
+    try:
+        with context.clients.streaming(context.clients.seen(call)):
+            await _receive(context, request, call, send)
+    except REFUSALS as error:
+        await _finish(context, send, status_of(error))
+
+
+async def _receive(
+    context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call, send: Send
+) -> None:
+    polling_ms = _polling_ms(request, call)
+    demand = await _demand(context, request, call)
+    batch = Batch(context, demand)
+    try:
+        await _fill(context, batch, trio.current_time() + polling_ms / 1000)
+        if not batch.messages:
+            status = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
+            await _finish(context, send, status)
+            return
+        await send(pb.ReceiveMessageResponse(status=ok()))
+        for message in batch.messages:
+            await send(pb.ReceiveMessageResponse(message=message))
+        await _send_delivery_timestamp(context, send)
+    except BaseException:
+        batch.release()
+        raise
+
+
+async def _fill(context: MessagingContext, batch: Batch, until: float) -> None:
+    """Return once the batch has messages, or at `until` with an empty one."""
+    demand = batch.demand
+    if demand.batch_size == 0:
+        await trio.sleep_until(until)
+        return
+    with context.polls.join(demand.group.name, demand.topic.name, demand.batch_size) as receiver:
+        await batch.fill()
+        while not batch.messages:
+            # The time limits the wait only: what was taken is never left half handled.
+            with trio.move_on_at(until) as scope:
+                await receiver.wait()
+            if scope.cancelled_caught:
+                return
+            await batch.fill()
+    if batch.has_more:
+        context.polls.wake(demand.group.name, demand.topic.name)
+
+
+async def _demand(
+    context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call
+) -> Demand:
+    """Return what a request asks for, checked.
+
+    Raises:
+        RequestError: the first thing that is wrong with it.
+    """
+    topic_text = topic_name(request.message_queue.topic)
+    group_text = group_name(request.group)
+    invisible = (
+        AUTO_RENEW_INVISIBLE_MS if request.auto_renew else invisible_ms(request.invisible_duration)
+    )
+    tags = parse_filter(request.filter_expression)
+    topic = await context.topic(topic_text)
+    if not topic.readable or topic.read_queue_nums == 0:
+        raise NotPermittedError(f"topic {topic.name} has no readable queue")
+    group = await context.group(group_text)
+    if not group.consume_enable:
+        raise NotPermittedError(f"group {group.name} may not consume")
+    if group.consume_message_orderly:
+        # Handing them out in any order would break what the group was set up for.
+        raise UnsupportedFeatureError(f"group {group.name} is FIFO, which is not supported yet")
+    return Demand(
+        group=group,
+        topic=topic,
+        tags=tags,
+        batch_size=min(max(request.batch_size, 0), BATCH_MAX),
+        invisible_ms=invisible,
+        client_id=call.client_id,
+        auto_renew=request.auto_renew,
+    )
+
+
+def _polling_ms(request: pb.ReceiveMessageRequest, call: Call) -> int:
+    """Return how long to wait for messages.
+
+    Raises:
+        IllegalPollingTimeError: the deadline leaves less than the shortest wait.
+        BadRequestError: the same, for a client that does not know that code.
+    """
+    remaining_ms: int | None = None
+    wanted_ms = POLLING_MS_MAX
+    if call.deadline_s is not None:
+        remaining_ms = max(0, int((call.deadline_s - trio.current_time()) * 1000))
+        wanted_ms = remaining_ms - _REQUEST_TIMEOUT_MS // 2
+    if request.HasField("long_polling_timeout"):
+        wanted_ms = duration_ms(request.long_polling_timeout)
+    polling_ms = min(max(wanted_ms, POLLING_MS_MIN), POLLING_MS_MAX)
+    if remaining_ms is None or polling_ms <= remaining_ms - _ANSWER_MARGIN_MS:
+        return polling_ms
+    if remaining_ms < POLLING_MS_MIN:
+        text = f"the deadline leaves {remaining_ms} ms, polling needs at least {POLLING_MS_MIN} ms"
+        if call.metadata.get("x-mq-client-version", "") < _ILLEGAL_POLLING_TIME_SINCE:
+            raise BadRequestError(text)
+        raise IllegalPollingTimeError(text)
+    return remaining_ms - _ANSWER_MARGIN_MS
+
+
+async def _finish(context: MessagingContext, send: Send, status: pb.Status) -> None:
+    await send(pb.ReceiveMessageResponse(status=status))
+    await _send_delivery_timestamp(context, send)
+
+
+async def _send_delivery_timestamp(context: MessagingContext, send: Send) -> None:
+    response = pb.ReceiveMessageResponse()
+    set_timestamp(response.delivery_timestamp, context.clock.now_ms())
+    await send(response)

@@ -1,0 +1,98 @@
+"""Keeping messages invisible for push consumers that work on them longer than a minute.
+
+A consumer that asks for automatic renewal gets its messages for 60 s at first; while it lives, the
+broker prolongs that. The receipt handle stays the same, because its pop time does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Final
+
+import trio
+
+from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.metadata.errors import StateWriteError
+from commitbus.broker.metadata.progress import InFlight, QueueProgress
+
+INTERVAL_S: Final = 5
+AHEAD_MS: Final = 10_000
+"""What expires within this is prolonged: twice the interval, so that one late scan does no harm."""
+RENEWED_MS: Final = 60_000
+RENEWED_FOR_MS_MAX: Final = 3 * 3600 * 1000
+"""After this long the consumer is taken to hang."""
+RELEASED_INVISIBLE_MS: Final = 1_000
+
+_log: Final = logging.getLogger(__name__)
+
+
+async def run(context: MessagingContext) -> None:
+    """Renew and release every few seconds; never returns."""
+    while True:
+        await trio.sleep(INTERVAL_S)
+        gone = context.clients.drop_idle()
+        try:
+            if gone:
+                release(context, {client.client_id for client in gone})
+            renew(context)
+        except StateWriteError as error:
+            # Messages become visible early, that is all: no reason to stop serving.
+            _log.warning("renewal not saved", extra={"reason": str(error)})
+
+
+def renew(context: MessagingContext) -> None:
+    """Prolong what expires soon and belongs to a client that is alive."""
+    now_ms = context.clock.now_ms()
+    for _, progress in context.progress.items():  # noqa: PERF102 - a list of pairs, not a dict
+        next_expiry_ms = progress.next_expiry_ms
+        if next_expiry_ms is None or next_expiry_ms > now_ms + AHEAD_MS:
+            continue
+        for entry in progress.expired(now_ms + AHEAD_MS, progress.in_flight_count):
+            if (
+                entry.auto_renew
+                and entry.invisible_until_ms > now_ms
+                and now_ms - entry.pop_time_ms < RENEWED_FOR_MS_MAX
+                and context.clients.is_alive(entry.client_id)
+            ):
+                context.progress.change_invisible(
+                    progress,
+                    entry.offset,
+                    pop_time_ms=entry.pop_time_ms,
+                    invisible_until_ms=entry.invisible_until_ms + RENEWED_MS,
+                    suspend=entry.suspended,
+                )
+
+
+def stop(context: MessagingContext, progress: QueueProgress, entry: InFlight) -> None:
+    """Leave a message to its present invisible time, because its consumer set one of its own.
+
+    Journaled as a redelivery that does not count as an attempt: nothing else says `auto_renew`.
+    """
+    times = {
+        "pop_time_ms": entry.pop_time_ms,
+        "invisible_until_ms": entry.invisible_until_ms,
+    }
+    table = context.progress
+    table.change_invisible(progress, entry.offset, **times, suspend=True)
+    table.redeliver(progress, entry.offset, **times, client_id=entry.client_id, auto_renew=False)
+
+
+def release(context: MessagingContext, client_ids: Collection[str]) -> None:
+    """Make what clients that are gone hold with automatic renewal visible after a second."""
+    until_ms = context.clock.now_ms() + RELEASED_INVISIBLE_MS
+    for (group, topic, _), progress in context.progress.items():
+        for entry in progress.in_flight.values():
+            if (
+                entry.auto_renew
+                and entry.client_id in client_ids
+                and entry.invisible_until_ms > until_ms
+            ):
+                context.progress.change_invisible(
+                    progress,
+                    entry.offset,
+                    pop_time_ms=entry.pop_time_ms,
+                    invisible_until_ms=until_ms,
+                    suspend=entry.suspended,
+                )
+                context.polls.note_expiry(group, topic, until_ms)

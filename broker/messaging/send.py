@@ -1,0 +1,114 @@
+"""SendMessage: from a producer into the log."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.errors import (
+    MessageTypeConflictError,
+    NotPermittedError,
+    UnsupportedFeatureError,
+)
+from commitbus.broker.messaging.message_codec import to_outgoing
+from commitbus.broker.messaging.status import ok
+from commitbus.broker.messaging.validate import check_message, common_topic, message_type_of
+from commitbus.broker.metadata.topics import MessageType, TopicConfig
+from commitbus.broker.rpc.call import Call
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.commitlog.types import AppendResult
+
+
+def send_message(
+    context: MessagingContext, request: pb.SendMessageRequest, call: Call
+) -> pb.SendMessageResponse | Awaitable[pb.SendMessageResponse]:
+    """Store the messages of a request, all or none, and answer once they are durable.
+
+    Raises:
+        RequestError: a message is refused; nothing was stored.
+        StoreError: the store could not take them, or their durability is unknown.
+    """
+    context.clients.seen(call)
+    now_ms = context.clock.now_ms()
+    messages = list(request.messages)
+    name = common_topic(messages)
+    for message in messages:
+        check_message(message, max_body_bytes=context.config.max_body_bytes, now_ms=now_ms)
+    topic = context.metadata.topic(name)
+    if topic is None:
+        return _send_to_new_topic(context, name, messages, call)
+    results = _append(context, topic, messages, call)
+    # Without a wait there is no coroutine either: most sends of ASYNC_FLUSH end here.
+    if context.durability.reached(results[-1].end_offset):
+        return _response(messages, results)
+    return _answer_when_durable(context, messages, results)
+
+
+async def _send_to_new_topic(
+    context: MessagingContext, name: str, messages: list[pb.Message], call: Call
+) -> pb.SendMessageResponse:
+    topic = await context.topic(name)
+    results = _append(context, topic, messages, call)
+    return await _answer_when_durable(context, messages, results)
+
+
+async def _answer_when_durable(
+    context: MessagingContext, messages: list[pb.Message], results: list[AppendResult]
+) -> pb.SendMessageResponse:
+    await context.durability.wait(results[-1].end_offset)
+    return _response(messages, results)
+
+
+def _append(
+    context: MessagingContext, topic: TopicConfig, messages: list[pb.Message], call: Call
+) -> list[AppendResult]:
+    for message in messages:
+        _check_type(topic, message_type_of(message))
+    context.durability.check_room()
+    queue_id = _next_queue(context, topic)
+    cluster, now_ms = context.config.cluster_name, context.clock.now_ms()
+    outgoing = [
+        to_outgoing(message, queue_id=queue_id, cluster=cluster, peer=call.peer, now_ms=now_ms)
+        for message in messages
+    ]
+    # One message is the rule, and its append is the cheaper one.
+    results = (
+        [context.store.put(outgoing[0])]
+        if len(outgoing) == 1
+        else context.store.put_batch(outgoing)
+    )
+    body_bytes = sum(len(message.body) for message in messages)
+    context.counters.count_sent(topic.name, len(messages), body_bytes)
+    return results
+
+
+def _response(messages: list[pb.Message], results: list[AppendResult]) -> pb.SendMessageResponse:
+    status = ok()
+    response = pb.SendMessageResponse(status=status)
+    for message, result in zip(messages, results, strict=True):
+        message_id = message.system_properties.message_id
+        response.entries.add(
+            status=status,
+            message_id=message_id,
+            transaction_id=message_id,
+            offset=result.queue_offset,
+        )
+    return response
+
+
+def _check_type(topic: TopicConfig, message_type: MessageType) -> None:
+    expected = topic.message_type
+    if expected not in {message_type, MessageType.MIXED}:
+        raise MessageTypeConflictError(topic.name, expected, message_type)
+    if message_type is not MessageType.NORMAL:
+        raise UnsupportedFeatureError(f"{message_type} messages are not supported yet")
+
+
+def _next_queue(context: MessagingContext, topic: TopicConfig) -> int:
+    """Return the queues of a topic in turn."""
+    count = topic.write_queue_nums if topic.writable else 0
+    if count == 0:
+        raise NotPermittedError(f"topic {topic.name} has no writable queue")
+    queue_id = context.next_queue.get(topic.name, 0) % count
+    context.next_queue[topic.name] = queue_id + 1
+    return queue_id

@@ -1,0 +1,82 @@
+"""The one table that turns an error into a code of the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from commitbus.broker.messaging import errors as e
+from commitbus.broker.metadata import errors as state
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.store.reput import ReputFailedError
+from commitbus.commitlog import errors as store
+from commitbus.consumequeue import errors as queues
+
+# Errors of opening and of recovery cannot reach a handler, because there is no server yet; they
+# have a row all the same, so that the test of this table needs no list of exceptions.
+CODES: Final[Mapping[type[Exception], pb.Code]] = {
+    e.ClientIdRequiredError: pb.CLIENT_ID_REQUIRED,
+    e.UnrecognizedClientError: pb.UNRECOGNIZED_CLIENT_TYPE,
+    e.InvalidSettingsError: pb.BAD_REQUEST,
+    e.IllegalTopicError: pb.ILLEGAL_TOPIC,
+    e.IllegalGroupError: pb.ILLEGAL_CONSUMER_GROUP,
+    e.TopicNotFoundError: pb.TOPIC_NOT_FOUND,
+    e.NotPermittedError: pb.FORBIDDEN,
+    e.MessageCorruptedError: pb.MESSAGE_CORRUPTED,
+    e.BodyEmptyError: pb.MESSAGE_BODY_EMPTY,
+    e.BodyTooLargeError: pb.MESSAGE_BODY_TOO_LARGE,
+    e.PropertiesTooLargeError: pb.MESSAGE_PROPERTIES_TOO_LARGE,
+    e.IllegalPropertyError: pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
+    e.IllegalTagError: pb.ILLEGAL_MESSAGE_TAG,
+    e.IllegalKeyError: pb.ILLEGAL_MESSAGE_KEY,
+    e.IllegalMessageIdError: pb.ILLEGAL_MESSAGE_ID,
+    e.IllegalMessageGroupError: pb.ILLEGAL_MESSAGE_GROUP,
+    e.IllegalLiteTopicError: pb.ILLEGAL_LITE_TOPIC,
+    e.IllegalDeliveryTimeError: pb.ILLEGAL_DELIVERY_TIME,
+    e.BadRequestError: pb.BAD_REQUEST,
+    e.MessageTypeConflictError: pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+    e.UnsupportedFeatureError: pb.NOT_IMPLEMENTED,
+    e.TooManyRequestsError: pb.TOO_MANY_REQUESTS,
+    e.IllegalFilterError: pb.ILLEGAL_FILTER_EXPRESSION,
+    e.IllegalInvisibleTimeError: pb.ILLEGAL_INVISIBLE_TIME,
+    e.IllegalPollingTimeError: pb.ILLEGAL_POLLING_TIME,
+    e.InvalidReceiptHandleError: pb.INVALID_RECEIPT_HANDLE,
+    store.NotAStoreError: pb.INTERNAL_SERVER_ERROR,
+    store.StoreLockedError: pb.INTERNAL_SERVER_ERROR,
+    store.StoreDamagedError: pb.INTERNAL_SERVER_ERROR,
+    # The body is checked before the store sees it: what is left are the stored properties.
+    store.MessageRefusedError: pb.MESSAGE_PROPERTIES_TOO_LARGE,
+    store.DiskFullError: pb.INTERNAL_SERVER_ERROR,
+    # The message may be in the log and may survive: the client must treat the outcome as unknown.
+    store.FlushFailedError: pb.MASTER_PERSISTENCE_TIMEOUT,
+    store.StoreReadOnlyError: pb.INTERNAL_SERVER_ERROR,
+    store.StoreClosedError: pb.INTERNAL_SERVER_ERROR,
+    store.CorruptRecordError: pb.INTERNAL_SERVER_ERROR,
+    store.OffsetOutOfRangeError: pb.MESSAGE_NOT_FOUND,
+    queues.DispatchError: pb.INTERNAL_SERVER_ERROR,
+    ReputFailedError: pb.INTERNAL_SERVER_ERROR,
+    state.StateFileError: pb.INTERNAL_SERVER_ERROR,
+    state.StateVersionError: pb.INTERNAL_SERVER_ERROR,
+    state.StateWriteError: pb.INTERNAL_SERVER_ERROR,
+}
+
+REFUSALS: Final = (e.RequestError, store.StoreError)
+"""What a handler may raise on purpose; anything else is a bug."""
+
+
+def status_of(error: Exception) -> pb.Status:
+    """Return the status that tells a client about an error of the table."""
+    return pb.Status(code=CODES[type(error)], message=str(error))
+
+
+def ok() -> pb.Status:
+    """Return the status of success."""
+    return pb.Status(code=pb.OK, message="OK")
+
+
+def overall(statuses: list[pb.Status]) -> pb.Status:
+    """Return the status of a request whose entries each have one: the common one, if any."""
+    codes = {status.code for status in statuses}
+    if len(codes) == 1:
+        return statuses[0]
+    return pb.Status(code=pb.MULTIPLE_RESULTS, message="the entries have different results")

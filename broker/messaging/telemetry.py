@@ -1,0 +1,168 @@
+"""How clients introduce themselves, show that they live, and say goodbye."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable
+from typing import Final
+
+from commitbus.broker.messaging import renewals
+from commitbus.broker.messaging.clients import DISCONNECT_GRACE_MS, Client, client_id_of
+from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.errors import (
+    ClientIdRequiredError,
+    InvalidSettingsError,
+    UnrecognizedClientError,
+)
+from commitbus.broker.messaging.filters import check_syntax
+from commitbus.broker.messaging.receive import BATCH_MAX, POLLING_MS_MAX
+from commitbus.broker.messaging.status import REFUSALS, ok, status_of
+from commitbus.broker.messaging.validate import group_name, known_topic_name
+from commitbus.broker.metadata.groups import CustomizedBackoff, GroupConfig
+from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+
+_PRODUCER_ATTEMPTS: Final = 3
+_UNLIMITED_ATTEMPTS: Final = 2**31 - 1
+_LITE_SUBSCRIPTION_QUOTA: Final = 2000
+_LITE_TOPIC_SIZE_MAX: Final = 64
+
+
+async def telemetry(
+    context: MessagingContext,
+    commands: AsyncIterator[pb.TelemetryCommand],
+    call: Call,
+    send: Send,
+) -> None:
+    """Answer each of a client's settings with the merged ones, until it closes the stream.
+
+    Raises:
+        RpcError: the settings are refused; this RPC reports errors by closing the stream.
+    """
+    try:
+        client = context.clients.seen(call)
+    except ClientIdRequiredError as error:
+        raise _closing(error) from None
+    with context.clients.streaming(client, idle_after_ms=DISCONNECT_GRACE_MS):
+        async for command in commands:
+            context.clients.seen(call)
+            if command.WhichOneof("command") != "settings":
+                # Answers to commands that the server sends, of which there are none yet.
+                continue
+            try:
+                settings = await _merged(context, client, command.settings)
+            except REFUSALS as error:
+                raise _closing(error) from None
+            await send(pb.TelemetryCommand(status=ok(), settings=settings))
+
+
+def heartbeat(
+    context: MessagingContext, request: pb.HeartbeatRequest, call: Call
+) -> pb.HeartbeatResponse | Awaitable[pb.HeartbeatResponse]:
+    """Note that a client lives; one that we do not know, because we restarted, as well.
+
+    Raises:
+        IllegalGroupError: a consumer names no group, or an illegal one.
+    """
+    client = context.clients.seen(call)
+    if request.client_type != pb.CLIENT_TYPE_UNSPECIFIED:
+        client.kind = request.client_type
+    if request.client_type not in {pb.CLIENT_TYPE_UNSPECIFIED, pb.PRODUCER}:
+        client.group = group_name(request.group)
+        if context.metadata.group(client.group) is None:
+            return _heartbeat_of_new_group(context, client.group)
+    return pb.HeartbeatResponse(status=ok())
+
+
+async def _heartbeat_of_new_group(context: MessagingContext, name: str) -> pb.HeartbeatResponse:
+    await context.group(name)
+    return pb.HeartbeatResponse(status=ok())
+
+
+def notify_client_termination(
+    context: MessagingContext, _request: pb.NotifyClientTerminationRequest, call: Call
+) -> pb.NotifyClientTerminationResponse:
+    """Forget a client; what it holds with automatic renewal becomes visible soon.
+
+    Raises:
+        UnrecognizedClientError: we do not know it, or no longer.
+    """
+    client = context.clients.remove(client_id_of(call))
+    if client is None:
+        raise UnrecognizedClientError(f"client {call.client_id} is not known")
+    renewals.release(context, {client.client_id})
+    return pb.NotifyClientTerminationResponse(status=ok())
+
+
+async def _merged(context: MessagingContext, client: Client, settings: pb.Settings) -> pb.Settings:
+    """Register what a client says of itself and return its settings with ours merged in."""
+    merged = pb.Settings()
+    merged.CopyFrom(settings)
+    kind = settings.WhichOneof("pub_sub")
+    if kind == "publishing":
+        client.topics = tuple(map(known_topic_name, settings.publishing.topics))
+        client.kind = pb.PRODUCER
+        _set_publishing(merged, context.config.max_body_bytes)
+    elif kind == "subscription":
+        subscription = settings.subscription
+        name = group_name(subscription.group)
+        subscriptions = {}
+        for entry in subscription.subscriptions:
+            check_syntax(entry.expression)
+            subscriptions[known_topic_name(entry.topic)] = entry.expression.expression or "*"
+        group = await context.group(name)
+        client.group, client.subscriptions = name, subscriptions
+        client.kind = settings.client_type
+        _set_subscription(merged, group)
+    else:
+        raise InvalidSettingsError("there is no publishing or subscription data in settings")
+    # Present but off: clients that find none at all do not start their own metrics either way,
+    # and some refuse settings without it.
+    merged.metric.CopyFrom(pb.Metric(on=False))
+    return merged
+
+
+def _set_publishing(settings: pb.Settings, max_body_bytes: int) -> None:
+    policy = pb.RetryPolicy(max_attempts=_PRODUCER_ATTEMPTS)
+    policy.exponential_backoff.initial.nanos = 10_000_000
+    policy.exponential_backoff.max.seconds = 1
+    policy.exponential_backoff.multiplier = 2
+    settings.backoff_policy.CopyFrom(policy)
+    settings.publishing.max_body_size = max_body_bytes
+    settings.publishing.validate_message_type = True
+
+
+def _set_subscription(settings: pb.Settings, group: GroupConfig) -> None:
+    settings.backoff_policy.CopyFrom(_backoff(group))
+    subscription = settings.subscription
+    subscription.fifo = group.consume_message_orderly
+    subscription.receive_batch_size = BATCH_MAX
+    subscription.long_polling_timeout.Clear()
+    subscription.long_polling_timeout.seconds = POLLING_MS_MAX // 1000
+    subscription.lite_subscription_quota = _LITE_SUBSCRIPTION_QUOTA
+    subscription.max_lite_topic_size = _LITE_TOPIC_SIZE_MAX
+
+
+def _backoff(group: GroupConfig) -> pb.RetryPolicy:
+    policy = pb.RetryPolicy(
+        max_attempts=_UNLIMITED_ATTEMPTS if group.retry_max_times < 0 else group.retry_max_times + 1
+    )
+    backoff = group.backoff
+    if isinstance(backoff, CustomizedBackoff):
+        for ms in backoff.next_ms:
+            policy.customized_backoff.next.add(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
+        return policy
+    exponential = policy.exponential_backoff
+    for field, ms in ((exponential.initial, backoff.initial_ms), (exponential.max, backoff.max_ms)):
+        field.seconds, field.nanos = ms // 1000, ms % 1000 * 1_000_000
+    exponential.multiplier = backoff.multiplier
+    return policy
+
+
+def _closing(error: Exception) -> RpcError:
+    """Return the gRPC error that closes a telemetry stream, as RocketMQ words it."""
+    status = status_of(error)
+    fault_of_client = 40000 <= status.code < 50000
+    return RpcError(
+        StatusCode.INVALID_ARGUMENT if fault_of_client else StatusCode.INTERNAL,
+        f"process client telemetryCommand failed. {status.message}",
+    )
