@@ -26,6 +26,7 @@ from commitbus.commitlog.file_system import FileSystem
 
 CHECKPOINT_NAME: Final = "checkpoint"
 FILE_BYTES: Final = 4096
+_MARGIN_MS: Final = 3000
 _FIELDS: Final = struct.Struct(">qqqqq")
 
 
@@ -45,8 +46,12 @@ class StoreCheckpoint:
 
     @property
     def trusted_timestamp(self) -> int:
-        """What both the log and the queues vouch for: recovery begins at or before it."""
-        return min(self.physic_msg_timestamp, self.logics_msg_timestamp)
+        """What both the log and the queues vouch for: recovery begins at or before it.
+
+        Three seconds less than the smaller one, as in RocketMQ, whose own logics timestamp moves
+        when a unit is written, up to a second before that is flushed.
+        """
+        return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _MARGIN_MS)
 
     def encode(self) -> bytes:
         """Return the 40 bytes at the start of the file."""
@@ -102,6 +107,11 @@ class CheckpointFile:
         self._file = file_system.open(path, create=True)
         if self._file.size() != FILE_BYTES:
             self._file.truncate(FILE_BYTES)
+
+    @property
+    def path(self) -> Path:
+        """Where the file lies."""
+        return self._file.path
 
     def save(self, checkpoint: StoreCheckpoint) -> None:
         """Write and fdatasync. 40 bytes lie in one sector, so a power cut cannot tear them."""

@@ -36,8 +36,9 @@ def test_what_was_saved_is_read_again(tmp_path: Path) -> None:
 
 def test_recovery_trusts_the_older_of_log_and_queues() -> None:
     """Index files are not part of it: they are rebuilt on their own."""
-    assert CHECKPOINT.trusted_timestamp == 1_795_000_000_100
-    assert StoreCheckpoint(5, 9, 1).trusted_timestamp == 5
+    assert CHECKPOINT.trusted_timestamp == 1_795_000_000_100 - 3000
+    assert StoreCheckpoint(9000, 3005, 1).trusted_timestamp == 5
+    assert StoreCheckpoint(9000, 0, 9000).trusted_timestamp == 0
 
 
 def test_a_store_without_the_file_vouches_for_nothing(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from commitbus.commitlog.record_format import (
     decode_record,
     encode_properties,
     encode_record,
+    offset_message_id,
 )
 from commitbus.commitlog.types import Host, PhysicalOffset, Record
 from commitbus.flush.watermark import DurableWatermark
@@ -137,10 +138,13 @@ def fixture_stores(shared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -
     return stores
 
 
-def row_of(record: Record, body: bytes | None = None) -> dict[str, Any]:
-    """What a message looks like as a row."""
-    from commitbus.commitlog.record_format import offset_message_id
+def time_of(timestamp: int) -> int | None:
+    """A time in milliseconds, None outside the years that Spark knows."""
+    return timestamp if -62_135_596_800_000 <= timestamp < 253_402_300_800_000 else None
 
+
+def row_of(record: Record) -> dict[str, Any]:
+    """What a message looks like as a row."""
     properties = dict(record.properties)
     keys = properties.get("KEYS")
     unique_key = properties.get("UNIQ_KEY")
@@ -149,8 +153,8 @@ def row_of(record: Record, body: bytes | None = None) -> dict[str, Any]:
         "queue_id": record.queue_id,
         "queue_offset": record.queue_offset,
         "physical_offset": record.physical_offset,
-        "store_timestamp": record.store_timestamp,
-        "born_timestamp": record.born_timestamp,
+        "store_timestamp": time_of(record.store_timestamp),
+        "born_timestamp": time_of(record.born_timestamp),
         "store_host": str(record.store_host),
         "born_host": str(record.born_host),
         "tags": properties.get("TAGS"),
@@ -159,7 +163,7 @@ def row_of(record: Record, body: bytes | None = None) -> dict[str, Any]:
         if unique_key is None
         else unique_key,
         "properties": properties,
-        "body": record.body if body is None else body,
+        "body": record.body,
         "reconsume_times": record.reconsume_times,
         "sys_flag": record.sys_flag,
     }

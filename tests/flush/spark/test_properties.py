@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from commitbus.commitlog.record_format import decode_properties
@@ -16,6 +16,7 @@ raw_properties = st.lists(
 ).map(b"".join)
 
 
+@settings(deadline=None)
 @given(st.lists(raw_properties, max_size=8))
 @example([b"a\x01b", b"\x02a\x01b\x02"])
 @example([b"", b"a\x01", b"", b"a\x01b\x02a\x01c\x02", b"\x01a\x02"])

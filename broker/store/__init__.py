@@ -1,0 +1,1 @@
+"""The storage wired together: one store of log, consume queues and index, behind threads only."""

@@ -1,0 +1,110 @@
+"""The thread that flushes queues and index about every second and then says so in the checkpoint.
+
+The queues are not flushed with the log: they can be derived from it. The checkpoint only bounds
+how much has to be.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol, final
+
+from commitbus.broker.store.reput import DispatchedTo
+from commitbus.commitlog.errors import FlushFailedError
+from commitbus.commitlog.types import PhysicalOffset
+from commitbus.flush.checkpoint import CheckpointFile, StoreCheckpoint
+from commitbus.flush.doorbell import Doorbell
+from commitbus.flush.watermark import DurableWatermark
+
+
+class Flushable(Protocol):
+    """Consume queues or index."""
+
+    def flush(self) -> None:
+        """Make durable what was put before the call; FlushFailedError."""
+
+
+class FlushableIndex(Flushable, Protocol):
+    """The index."""
+
+    @property
+    def last_full_timestamp(self) -> int:
+        """Store timestamp up to which full files were flushed."""
+
+
+@final
+class CheckpointService:
+    """Saves checkpoints, each of which promises no more than was flushed before it."""
+
+    def __init__(
+        self,
+        file: CheckpointFile,
+        watermark: DurableWatermark,
+        *,
+        queues: Flushable,
+        index: FlushableIndex,
+        dispatched_to: Callable[[], DispatchedTo],
+        wait_durable: Callable[[PhysicalOffset], bool],
+        interval_ms: int,
+    ) -> None:
+        self._file, self._watermark = file, watermark
+        self._queues, self._index = queues, index
+        self._dispatched_to, self._wait_durable = dispatched_to, wait_durable
+        self._interval_s = interval_ms / 1000
+        self._bell = Doorbell()
+        self._stopped = threading.Event()
+        self._failure_listeners: tuple[Callable[[FlushFailedError], None], ...] = ()
+        self._thread = threading.Thread(target=self._run, name="commitbus-checkpoint", daemon=True)
+
+    def add_failure_listener(self, listener: Callable[[FlushFailedError], None]) -> None:
+        """Call `listener`, once, should a flush fail."""
+        self._failure_listeners = (*self._failure_listeners, listener)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def request(self) -> None:
+        """Say that there is something new; saved within the interval. Returns at once."""
+        self._bell.ring()
+
+    def stop(self) -> None:
+        """End the thread without a last checkpoint."""
+        self._stopped.set()
+        self._bell.ring()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def save(self) -> None:
+        """Flush queues and index and save what that makes true.
+
+        Raises:
+            FlushFailedError: A flush failed, of the log (it is waited for) or of these.
+        """
+        # Taken before the flushes: what is put meanwhile may miss them.
+        dispatched = self._dispatched_to()
+        self._queues.flush()
+        self._index.flush()
+        self._wait_durable(dispatched.physical_offset)
+        checkpoint = StoreCheckpoint(
+            physic_msg_timestamp=dispatched.store_timestamp,
+            logics_msg_timestamp=dispatched.store_timestamp,
+            index_msg_timestamp=self._index.last_full_timestamp,
+        )
+        try:
+            self._watermark.sync()
+            self._file.save(checkpoint)
+        except OSError as error:
+            raise FlushFailedError(self._file.path, error) from error
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._bell.wait()
+                if self._stopped.wait(self._interval_s):
+                    return
+                self.save()
+        except FlushFailedError as error:
+            for listener in self._failure_listeners:
+                listener(error)

@@ -1,0 +1,141 @@
+"""What lies where in a store directory, and what its files tell about their own sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from commitbus.broker.store.config import StoreConfig
+from commitbus.commitlog.errors import NotAStoreError
+from commitbus.commitlog.file_system import FileSystem
+
+LOG: Final = "commitlog"
+QUEUES: Final = "consumequeue"
+INDEX: Final = "index"
+CHECKPOINT: Final = "checkpoint"
+ABORT: Final = "abort"
+LOCK: Final = "lock"
+CUT: Final = Path("commitbus", "cut")
+"""Where recovery puts aside what it cuts from the log."""
+
+_DIRECTORIES: Final = (LOG, QUEUES, INDEX)
+_FILES: Final = (CHECKPOINT, ABORT, LOCK)
+_BEFORE_THE_LOG: Final = frozenset({*_DIRECTORIES, *_FILES, "config", "commitbus", "lost+found"})
+"""What may lie in a directory that becomes a store: traces of a start that did not get far, state
+that the broker opens first, and what a fresh file system has in its root."""
+
+
+def check_directory(store: Path, file_system: FileSystem, *, may_be_new: bool) -> None:
+    """Refuse a directory that is no store, before anything in it is touched.
+
+    Raises:
+        NotAStoreError: It is a file, holds other things, or is missing though it `may_be_new` not.
+    """
+    if not file_system.is_directory(store):
+        if file_system.exists(store):
+            raise NotAStoreError(store, "it is a file")
+        if not may_be_new:
+            raise NotAStoreError(store, "there is no such directory")
+        return
+    names = file_system.list_names(store)
+    for name in names:
+        is_directory = file_system.is_directory(store / name)
+        if name in _DIRECTORIES and not is_directory:
+            raise NotAStoreError(store, f"{name} is a file, not a directory")
+        if name in _FILES and is_directory:
+            raise NotAStoreError(store, f"{name} is a directory, not a file")
+    if LOG in names:
+        return
+    if not may_be_new:
+        raise NotAStoreError(store, f"it has no directory {LOG}")
+    strangers = [name for name in names if name not in _BEFORE_THE_LOG]
+    if strangers:
+        raise NotAStoreError(
+            store,
+            f"it has no directory {LOG}, but holds {strangers[0]!r}; name an empty or a new "
+            "directory to make a store there",
+        )
+
+
+def was_closed_cleanly(store: Path, file_system: FileSystem) -> bool:
+    """Return whether nobody has the store open for writing, or died having it open."""
+    return not file_system.exists(store / ABORT)
+
+
+def sizes_on_disk(store: Path, config: StoreConfig, file_system: FileSystem) -> StoreConfig:
+    """Return `config` with the sizes that the store's files have, where there are any.
+
+    RocketMQ insists on being configured with them, and cuts the log at the first file that
+    differs. Nothing is gained by letting a number in a file decide over files that exist.
+    """
+    index_slots, index_entries = _index_numbers(store / INDEX, config, file_system)
+    return replace(
+        config,
+        log_file_bytes=_file_bytes(store / LOG, file_system) or config.log_file_bytes,
+        queue_file_bytes=_queue_file_bytes(store / QUEUES, file_system) or config.queue_file_bytes,
+        index_slots=index_slots,
+        index_entries=index_entries,
+    )
+
+
+def _file_bytes(directory: Path, file_system: FileSystem) -> int:
+    """Return the size of the files named by their base offset; 0 when there are none.
+
+    Two names tell it best: a file whose allocation was interrupted is shorter than its name says.
+    """
+    names = [name for name in file_system.list_names(directory) if _is_offset_name(name)]
+    if len(names) > 1:
+        return int(names[1]) - int(names[0])
+    return _size(directory / names[0], file_system) if names else 0
+
+
+def _is_offset_name(name: str) -> bool:
+    return len(name) == 20 and name.isascii() and name.isdigit()
+
+
+def _queue_file_bytes(directory: Path, file_system: FileSystem) -> int:
+    for topic in file_system.list_names(directory):
+        for queue_id in file_system.list_names(directory / topic):
+            if size := _file_bytes(directory / topic / queue_id, file_system):
+                return size
+    return 0
+
+
+def _index_numbers(
+    directory: Path, config: StoreConfig, file_system: FileSystem
+) -> tuple[int, int]:
+    """Return (slots, entries) of the index files.
+
+    A file tells only its size, 40 + 4 * slots + 20 * entries. If that is not the configured one,
+    RocketMQ's ratio of four entries to a slot is tried.
+    """
+    configured = (config.index_slots, config.index_entries)
+    names = file_system.list_names(directory)
+    size = _size(directory / names[0], file_system) if names else 0
+    if size in (0, 40 + 4 * config.index_slots + 20 * config.index_entries):
+        return configured
+    slots, rest = divmod(size - 40, 84)
+    return (slots, 4 * slots) if rest == 0 and slots > 0 else configured
+
+
+def _size(path: Path, file_system: FileSystem) -> int:
+    if file_system.is_directory(path):
+        return 0
+    file = file_system.open(path, writable=False)
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
+def tree_bytes(directory: Path, file_system: FileSystem) -> int:
+    """Return the summed sizes of the files in a directory and below."""
+    total = 0
+    for name in file_system.list_names(directory):
+        path = directory / name
+        if file_system.is_directory(path):
+            total += tree_bytes(path, file_system)
+        else:
+            total += _size(path, file_system)
+    return total

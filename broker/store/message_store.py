@@ -1,0 +1,340 @@
+"""The store that is written to: log, queues and index, with the threads that keep them in step.
+
+```
+   put ──> CommitLog ──(flush thread)──> durable watermark ──> durable listeners
+              │                                 │
+              └── ASYNC_FLUSH: appended end     └── SYNC_FLUSH: durable watermark
+                                  │
+                            confirm offset ──(reput thread)──> queues, index ──> arrival listeners
+                                                                  │
+                                             (checkpoint thread: flushed about every second)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Self, final
+
+from commitbus.broker.store.checkpoint_service import CheckpointService
+from commitbus.broker.store.config import StoreConfig
+from commitbus.broker.store.layout import INDEX, LOG, QUEUES, check_directory, tree_bytes
+from commitbus.broker.store.ownership import Ownership
+from commitbus.broker.store.reput import Arrival, Reput
+from commitbus.broker.store.start import Recovery, StoreParts, find_end, open_parts, recover
+from commitbus.broker.store.store_reader import FetchedUnit, FetchResult, StoreReader
+from commitbus.commitlog.clock import Clock, SystemClock
+from commitbus.commitlog.errors import StoreClosedError, StoreError
+from commitbus.commitlog.file_system import FileSystem, RealFileSystem
+from commitbus.commitlog.recovery import Progress, no_progress
+from commitbus.commitlog.types import AppendResult, OutgoingMessage, PhysicalOffset, QueueOffset
+from commitbus.flush.checkpoint import CheckpointFile
+from commitbus.flush.flush_service import FlushService
+from commitbus.flush.policy import FlushMode
+from commitbus.flush.watermark import DurableWatermark
+
+__all__ = ["Arrival", "FetchResult", "FetchedUnit", "MessageStore", "StoreReader"]
+
+DEFAULT_CONFIG: Final = StoreConfig()
+
+
+@final
+class MessageStore(StoreReader):
+    """A store open for writing. Thread-safe. `open` it, `close` it, or use it in a `with` block.
+
+    Attributes:
+        directory: Where it lies.
+        flush_mode: When a message counts as acknowledged and may be shown.
+        recovery_summary: What the start found and did, one line.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        parts: StoreParts,
+        recovery: Recovery,
+        config: StoreConfig,
+        *,
+        ownership: Ownership,
+        watermark: DurableWatermark,
+        checkpoint_file: CheckpointFile,
+        clock: Clock,
+        file_system: FileSystem,
+    ) -> None:
+        """Wire the parts; `open` is how to get a store."""
+        super().__init__(parts.log, parts.queues, parts.index)
+        self.directory = directory
+        self.flush_mode = config.flush.mode
+        self.recovery_summary = recovery.summary
+        self._ownership, self._file_system = ownership, file_system
+        self._watermark, self._checkpoint_file = watermark, checkpoint_file
+        self._closed = False
+        self._failure_listeners: tuple[Callable[[StoreError], None], ...] = ()
+        self._failure: StoreError | None = None
+        self._flush = FlushService(parts.log, config.flush, watermark.publish)
+        self._reput = Reput(
+            parts.log,
+            parts.queues,
+            parts.index,
+            lambda: self.confirm_offset,
+            dispatched_to=recovery.dispatched_to,
+            index_from=recovery.index_from,
+            clock=clock,
+        )
+        self._checkpoints = CheckpointService(
+            checkpoint_file,
+            watermark,
+            queues=parts.queues,
+            index=parts.index,
+            dispatched_to=lambda: self._reput.dispatched_to,
+            wait_durable=self._flush.wait_durable,
+            interval_ms=config.checkpoint_interval_ms,
+        )
+        self._is_sync = config.flush.mode is FlushMode.SYNC_FLUSH
+        if self._is_sync:
+            self._flush.add_listener(lambda _: self._reput.wake())
+        self._reput.add_arrival_listener(lambda _: self._checkpoints.request())
+        self._flush.add_failure_listener(self._on_failure)
+        self._reput.add_failure_listener(self._on_failure)
+        self._checkpoints.add_failure_listener(self._on_failure)
+        for service in (self._flush, self._reput, self._checkpoints):
+            service.start()
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        config: StoreConfig = DEFAULT_CONFIG,
+        *,
+        clock: Clock | None = None,
+        file_system: FileSystem | None = None,
+        on_progress: Progress = no_progress,
+    ) -> Self:
+        """Open a store, making it if the directory is empty or missing, and start its threads.
+
+        Args:
+            directory: The store.
+            config: Sizes count for a new store only; a store that exists keeps its own.
+            clock: Default: the machine's.
+            file_system: Default: the machine's.
+            on_progress: Hears how far recovery is.
+
+        Raises:
+            NotAStoreError: The directory holds something else.
+            StoreLockedError: Somebody has the store open, in this or another process.
+            StoreDamagedError: Durable bytes of the log are damaged.
+            FlushFailedError: What was recovered could not be made durable.
+            OSError: A file cannot be read or written, as on a full disk.
+        """
+        clock, file_system = clock or SystemClock(), file_system or RealFileSystem()
+        check_directory(directory, file_system, may_be_new=True)
+        file_system.make_directories(directory / LOG)
+        with ExitStack() as undo:
+            ownership = Ownership(directory, file_system)
+            undo.callback(ownership.release)
+            parts = open_parts(
+                directory, config, clock=clock, file_system=file_system, writable=True, undo=undo
+            )
+            recovery = recover(
+                parts,
+                directory,
+                clock=clock,
+                file_system=file_system,
+                on_progress=on_progress,
+            )
+            watermark = DurableWatermark(directory, file_system)
+            undo.callback(watermark.close)
+            watermark.publish(parts.log.flushed_where)
+            checkpoint_file = CheckpointFile(directory, file_system)
+            undo.callback(checkpoint_file.close)
+            ownership.mark_in_use()
+            undo.pop_all()
+        return cls(
+            directory,
+            parts,
+            recovery,
+            config,
+            ownership=ownership,
+            watermark=watermark,
+            checkpoint_file=checkpoint_file,
+            clock=clock,
+            file_system=file_system,
+        )
+
+    @staticmethod
+    def open_read_only(
+        directory: Path,
+        config: StoreConfig = DEFAULT_CONFIG,
+        *,
+        clock: Clock | None = None,
+        file_system: FileSystem | None = None,
+    ) -> StoreReader:
+        """Open any store, RocketMQ's too, to read what it holds now: no lock, nothing written.
+
+        Of a store that is being written to, what the durable watermark covers is seen. Queues and
+        index are taken as they are.
+
+        Raises:
+            NotAStoreError: It is none.
+            OSError: A file cannot be read.
+        """
+        clock, file_system = clock or SystemClock(), file_system or RealFileSystem()
+        check_directory(directory, file_system, may_be_new=False)
+        with ExitStack() as undo:
+            parts = open_parts(
+                directory, config, clock=clock, file_system=file_system, writable=False, undo=undo
+            )
+            find_end(parts.log, directory, file_system)
+            parts.queues.delete_before(parts.log.min_offset)
+            undo.pop_all()
+        return StoreReader(parts.log, parts.queues, parts.index)
+
+    # Writing
+
+    def put(self, message: OutgoingMessage) -> AppendResult:
+        """Append a message. In SYNC_FLUSH it counts once the watermark reaches `end_offset`.
+
+        Raises:
+            MessageRefusedError: It breaks a limit of the format.
+            DiskFullError: There is no room for it, or for its place in a queue.
+            StoreReadOnlyError: A flush failed before.
+            StoreClosedError: The store was closed.
+        """
+        if self._closed or self._reput.full_disk:
+            self._refuse()
+        result = self._log.append(message)
+        self._appended(result)
+        return result
+
+    def put_batch(self, messages: Sequence[OutgoingMessage]) -> list[AppendResult]:
+        """Append all of these messages or none, next to each other. Raises as `put`."""
+        if self._closed or self._reput.full_disk:
+            self._refuse()
+        results = self._log.append_batch(messages)
+        if results:
+            self._appended(results[-1])
+        return results
+
+    def _appended(self, result: AppendResult) -> None:
+        self._flush.request(result.end_offset)
+        if not self._is_sync:
+            self._reput.wake()
+
+    def _refuse(self) -> None:
+        if self._closed:
+            raise StoreClosedError
+        full_disk = self._reput.full_disk
+        if full_disk is not None:
+            raise full_disk
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove the consume queues of a topic. Its messages stay in the log until it is cut."""
+        self._queues.delete_topic(topic)
+
+    # Watching
+
+    @property
+    def durable_watermark(self) -> PhysicalOffset:
+        """Up to where the log survives a power cut."""
+        return self._flush.durable
+
+    @property
+    def confirm_offset(self) -> PhysicalOffset:
+        """End of what may be shown: the watermark in SYNC_FLUSH, in ASYNC_FLUSH the appended end."""
+        return self._flush.durable if self._is_sync else self._log.end_offset
+
+    @property
+    def failure(self) -> StoreError | None:
+        """What ended the store's work for good, None as long as all is well."""
+        return self._failure
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        """How much of what may be shown is not in the queues yet."""
+        return max(0, self.confirm_offset - self._reput.dispatched_to.physical_offset)
+
+    @property
+    def flush_behind_bytes(self) -> int:
+        """How much of what is appended is not durable yet."""
+        return max(0, self._log.end_offset - self._flush.durable)
+
+    @property
+    def storage_bytes(self) -> int:
+        """Summed sizes of the files of log, queues and index. Walks over all of them."""
+        return sum(
+            tree_bytes(self.directory / name, self._file_system) for name in (LOG, QUEUES, INDEX)
+        )
+
+    def queue_end(self, topic: str, queue_id: int) -> QueueOffset:
+        """Return the queue offset that the next message of a queue gets.
+
+        Ahead of `max_offset` by what is appended and not dispatched yet. Consumer progress beyond
+        it after a start was lost with the messages that it followed.
+        """
+        return self._log.queue_end(topic, queue_id)
+
+    def wait_durable(self, end: PhysicalOffset, timeout_s: float | None = None) -> bool:
+        """Block until the watermark reaches `end`; return False at the time limit.
+
+        Raises:
+            FlushFailedError: It never will.
+        """
+        return self._flush.wait_durable(end, timeout_s)
+
+    def wait_dispatched(self, end: PhysicalOffset, timeout_s: float | None = None) -> bool:
+        """Block until everything below `end` can be fetched; return False at the time limit.
+
+        Raises:
+            ReputFailedError: It never will be.
+        """
+        return self._reput.wait_dispatched(end, timeout_s)
+
+    def add_durable_listener(self, listener: Callable[[PhysicalOffset], None]) -> None:
+        """Call `listener` on the flush thread with the watermark, whenever it has moved."""
+        self._flush.add_listener(listener)
+
+    def add_arrival_listener(self, listener: Callable[[Sequence[Arrival]], None]) -> None:
+        """Call `listener` on the reput thread, once per batch, with the queues that have news."""
+        self._reput.add_arrival_listener(listener)
+
+    def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
+        """Call `listener`, on the thread that failed, when the store cannot go on.
+
+        At once if that has happened already: nobody may miss it.
+        """
+        self._failure_listeners = (*self._failure_listeners, listener)
+        if self._failure is not None:
+            listener(self._failure)
+
+    def _on_failure(self, failure: StoreError) -> None:
+        self._failure = self._failure or failure
+        for listener in self._failure_listeners:
+            listener(failure)
+
+    # The end
+
+    def close(self) -> None:
+        """Make everything durable and dispatched, save the checkpoint, give the store up.
+
+        After a failure nothing more is promised: the abort file stays and the next start recovers.
+
+        Raises:
+            StoreError: A flush failed now; the store is closed nevertheless.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        with ExitStack() as last:
+            last.callback(self._ownership.release)
+            last.callback(self._checkpoint_file.close)
+            last.callback(self._watermark.close)
+            last.callback(super().close)
+            # In this order: the last flush confirms what reput then dispatches.
+            self._flush.stop()
+            self._reput.stop()
+            self._checkpoints.stop()
+            if self._failure is None and self._reput.full_disk is None:
+                self._checkpoints.save()
+                self._ownership.mark_closed()

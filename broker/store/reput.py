@@ -1,0 +1,254 @@
+"""The thread that follows the log and fills consume queues and index from it.
+
+The queues come first: when the index is behind (its files were lost, or a power cut took them),
+new messages are dispatched to the queues as they come and the index catches up in between, so that
+rebuilding it delays nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol, final
+
+from commitbus.commitlog.clock import Clock
+from commitbus.commitlog.errors import DiskFullError, StoreError
+from commitbus.commitlog.record_format import (
+    TRANSACTION_FLAGS,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLED_BACK,
+)
+from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
+from commitbus.flush.doorbell import Doorbell
+
+BATCH_RECORDS: Final = 512
+"""Records per step. What a step costs besides is shared among them: lock, wake-up, numpy calls."""
+FULL_DISK_RETRY_S: Final = 1.0
+_NOT_QUEUED: Final = (TRANSACTION_PREPARED, TRANSACTION_ROLLED_BACK)
+"""Such messages get no consume queue unit."""
+
+_logger = logging.getLogger(__name__)
+
+
+@final
+class Arrival(NamedTuple):
+    """A queue that has new messages."""
+
+    topic: str
+    queue_id: int
+    max_offset: QueueOffset
+    """First queue offset after the newest one."""
+
+
+@final
+class ReputFailedError(StoreError):
+    """Messages can no longer be dispatched: what is acknowledged would not be delivered."""
+
+    def __init__(self, physical_offset: int, cause: Exception) -> None:
+        self.physical_offset, self.cause = physical_offset, cause
+        super().__init__(f"dispatching from physical offset {physical_offset} failed: {cause!r}")
+
+
+@final
+class DispatchedTo(NamedTuple):
+    """How far the queues are filled: the end of the last message, and when it was stored."""
+
+    physical_offset: PhysicalOffset
+    store_timestamp: int
+
+
+class DispatchSource(Protocol):
+    """The log, as far as reput reads it."""
+
+    def dispatch_requests(
+        self, start: PhysicalOffset, end: PhysicalOffset, max_count: int
+    ) -> tuple[list[DispatchRequest], PhysicalOffset]:
+        """Return whole records from `start` on, and where to go on."""
+
+
+class DispatchTarget(Protocol):
+    """Consume queues or index: takes records in log order, skips those it has."""
+
+    def put(self, requests: Sequence[DispatchRequest]) -> None:
+        """Take a batch."""
+
+
+@final
+class Reput:
+    """Follows `confirm_offset` through the log on a thread of its own."""
+
+    def __init__(
+        self,
+        log: DispatchSource,
+        queues: DispatchTarget,
+        index: DispatchTarget,
+        confirm_offset: Callable[[], PhysicalOffset],
+        *,
+        dispatched_to: DispatchedTo,
+        index_from: PhysicalOffset,
+        clock: Clock,
+    ) -> None:
+        self._log, self._queues, self._index = log, queues, index
+        self._confirm_offset = confirm_offset
+        self._dispatched = dispatched_to
+        self._indexed_to = index_from
+        self._clock = clock
+        # Monotonic time before which a full disk is not tried again; 0 while there is room.
+        self._index_resumes_s = 0.0
+        self._bell = Doorbell()
+        self._stopping = False
+        self._full_disk: DiskFullError | None = None
+        self._caught_up = threading.Condition()
+        self._failure: ReputFailedError | None = None
+        self._arrival_listeners: tuple[Callable[[Sequence[Arrival]], None], ...] = ()
+        self._failure_listeners: tuple[Callable[[StoreError], None], ...] = ()
+        self._thread = threading.Thread(target=self._run, name="commitbus-reput", daemon=True)
+
+    @property
+    def dispatched_to(self) -> DispatchedTo:
+        """How far the consume queues are filled. A snapshot of both numbers together."""
+        return self._dispatched
+
+    @property
+    def indexed_to(self) -> PhysicalOffset:
+        """How far the index is filled."""
+        return self._indexed_to
+
+    @property
+    def full_disk(self) -> DiskFullError | None:
+        """Why the queues stand still until there is room on the disk, None while they do not."""
+        return self._full_disk
+
+    def add_arrival_listener(self, listener: Callable[[Sequence[Arrival]], None]) -> None:
+        """Call `listener` on the reput thread, once per batch."""
+        self._arrival_listeners = (*self._arrival_listeners, listener)
+
+    def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
+        """Call `listener`, once, should dispatching fail for good."""
+        self._failure_listeners = (*self._failure_listeners, listener)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+        self._bell.ring()
+
+    def wake(self) -> None:
+        """Say that the confirm offset may have moved. Returns at once, from any thread."""
+        self._bell.ring()
+
+    def wait_dispatched(self, end: PhysicalOffset, timeout_s: float | None = None) -> bool:
+        """Block until the queues hold everything below `end`; return False at the time limit.
+
+        Raises:
+            ReputFailedError: They never will.
+        """
+
+        def is_over() -> bool:
+            return self._dispatched.physical_offset >= end or self._failure is not None
+
+        with self._caught_up:
+            self._caught_up.wait_for(is_over, timeout_s)
+        if self._failure is not None:
+            raise self._failure
+        return self._dispatched.physical_offset >= end
+
+    def stop(self) -> None:
+        """Fill the queues up to the confirm offset and end the thread.
+
+        An index that is still far behind is left to the next start, and so is everything when the
+        disk is full.
+        """
+        self._stopping = True
+        self._bell.ring()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                waits_for_room = self._full_disk is not None or self._index_resumes_s > 0
+                self._bell.wait(FULL_DISK_RETRY_S if waits_for_room else None)
+                # Read before the work: what was confirmed before stop() is then still dispatched.
+                last = self._stopping
+                while self._fill_queues() or (not self._stopping and self._fill_index()):
+                    pass
+                if last:
+                    return
+        except Exception as error:  # noqa: BLE001 - whatever it was, the server must hear of it
+            self._fail(error)
+
+    def _fill_queues(self) -> bool:
+        """Take one batch to the queues, to the index too if that is as far. False: none was due."""
+        start, confirmed = self._dispatched.physical_offset, self._confirm_offset()
+        if start >= confirmed:
+            return False
+        requests, end = self._next_batch(start, confirmed)
+        try:
+            self._queues.put(requests)
+        except DiskFullError as error:
+            if self._full_disk is None:
+                _logger.warning("consume queues wait for disk space", extra={"path": error.path})
+            self._full_disk = error
+            return False
+        self._full_disk = None
+        if self._indexed_to >= start:
+            self._put_index(requests, end)
+        timestamp = requests[-1].store_timestamp if requests else self._dispatched.store_timestamp
+        with self._caught_up:
+            self._dispatched = DispatchedTo(end, timestamp)
+            self._caught_up.notify_all()
+        if arrivals := arrivals_of(requests):
+            for listener in self._arrival_listeners:
+                listener(arrivals)
+        return True
+
+    def _fill_index(self) -> bool:
+        """Take one batch to an index that is behind the queues. False: it is not, or must wait."""
+        start, end = self._indexed_to, self._dispatched.physical_offset
+        if start >= end or self._clock.monotonic_s() < self._index_resumes_s:
+            return False
+        self._put_index(*self._next_batch(start, end))
+        return True
+
+    def _next_batch(
+        self, start: PhysicalOffset, end: PhysicalOffset
+    ) -> tuple[list[DispatchRequest], PhysicalOffset]:
+        requests, reached = self._log.dispatch_requests(start, end, BATCH_RECORDS)
+        assert reached > start, f"the log gave nothing between {start} and {end}"
+        return requests, reached
+
+    def _put_index(self, requests: list[DispatchRequest], end: PhysicalOffset) -> None:
+        """Index a batch, or let the index fall behind while there is no room for its next file.
+
+        That file may take 420 MB, so an attempt that fails is not repeated with every message.
+        """
+        try:
+            self._index.put(requests)
+        except DiskFullError as error:
+            if self._index_resumes_s == 0:
+                _logger.warning("the index waits for disk space", extra={"path": error.path})
+            self._index_resumes_s = self._clock.monotonic_s() + FULL_DISK_RETRY_S
+            return
+        self._index_resumes_s = 0.0
+        self._indexed_to = end
+
+    def _fail(self, cause: Exception) -> None:
+        failure = ReputFailedError(self._dispatched.physical_offset, cause)
+        failure.__cause__ = cause
+        _logger.critical("dispatching failed", exc_info=cause)
+        with self._caught_up:
+            self._failure = failure
+            self._caught_up.notify_all()
+        for listener in self._failure_listeners:
+            listener(failure)
+
+
+def arrivals_of(requests: Sequence[DispatchRequest]) -> list[Arrival]:
+    """Return each queue that a batch has messages for, with its new end."""
+    ends = {
+        (request.topic, request.queue_id): request.queue_offset + 1
+        for request in requests
+        if request.sys_flag & TRANSACTION_FLAGS not in _NOT_QUEUED
+    }
+    return [Arrival(topic, queue_id, QueueOffset(end)) for (topic, queue_id), end in ends.items()]

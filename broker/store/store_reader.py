@@ -1,0 +1,276 @@
+"""Reading a store: by queue offset, by physical offset, by key and by time.
+
+Everything here is safe to call from any thread and never waits for a lock that is held while a
+disk is: log, queues and index publish snapshots. A page that is not in memory is still a wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Final, NamedTuple, Self, final
+
+from commitbus.commitlog.commit_log import CommitLog
+from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
+from commitbus.commitlog.record_format import parse_offset_message_id
+from commitbus.commitlog.types import PhysicalOffset, QueueOffset, Record
+from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
+from commitbus.indexfile.index_format import KeyKind
+from commitbus.indexfile.index_service import IndexService
+
+SCAN_FACTOR: Final = 16
+SCAN_UNITS_MAX: Final = 4096
+"""A filtered fetch examines at most this many units, and `SCAN_FACTOR` times what is asked for:
+a filter that nothing passes must not hold up the thread that serves everybody."""
+END_OF_TIME_MS: Final = (1 << 63) - 1
+
+
+@final
+class FetchedUnit(NamedTuple):
+    """Where a message of a queue lies."""
+
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
+    size_bytes: int
+
+
+@final
+class FetchResult(NamedTuple):
+    """What a fetch found."""
+
+    units: list[FetchedUnit]
+    """In queue order; their offsets have gaps where a filter left messages out."""
+    next_offset: QueueOffset
+    """First offset not examined: where the next fetch starts."""
+
+
+class StoreReader:
+    """The messages of a store. `MessageStore` adds writing to it."""
+
+    def __init__(self, log: CommitLog, queues: ConsumeQueueStore, index: IndexService) -> None:
+        self._log, self._queues, self._index = log, queues, index
+
+    def __enter__(self) -> Self:
+        """Return the store."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the store."""
+        self.close()
+
+    def close(self) -> None:
+        """Unmap and close every file."""
+        self._index.close()
+        self._queues.close()
+        self._log.close()
+
+    # The log
+
+    @property
+    def min_physical_offset(self) -> PhysicalOffset:
+        """First byte that is stored."""
+        return self._log.min_offset
+
+    @property
+    def end_offset(self) -> PhysicalOffset:
+        """End of what is appended."""
+        return self._log.end_offset
+
+    @property
+    def confirm_offset(self) -> PhysicalOffset:
+        """End of what may be shown."""
+        return self._log.end_offset
+
+    def pin(
+        self, physical_offset: PhysicalOffset, size_bytes: int
+    ) -> AbstractContextManager[memoryview]:
+        """Lend the mapped bytes of a record, without a copy, for the time of a `with` block.
+
+        Raises:
+            OffsetOutOfRangeError: They are not all stored.
+        """
+        return self._log.pin(physical_offset, size_bytes)
+
+    def read(self, physical_offset: PhysicalOffset) -> Record:
+        """Return the record at a physical offset.
+
+        Raises:
+            OffsetOutOfRangeError: It lies outside the log.
+            CorruptRecordError: No intact record begins there.
+        """
+        return self._log.read(physical_offset)
+
+    def read_by_offset_id(self, text: str) -> Record:
+        """Return the message that an offset message id names.
+
+        The broker's address in it is not compared: it may have changed since.
+
+        Raises:
+            ValueError: The text is no such id.
+            OffsetOutOfRangeError: It points outside of what may be shown.
+            CorruptRecordError: No record begins where it points.
+        """
+        _, physical_offset = parse_offset_message_id(text)
+        if not self.min_physical_offset <= physical_offset < self.confirm_offset:
+            raise OffsetOutOfRangeError(
+                "physical offset", physical_offset, self.min_physical_offset, self.confirm_offset
+            )
+        return self._log.read(physical_offset)
+
+    # The queues
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Return every (topic, queue id) that has a consume queue."""
+        return self._queues.queues()
+
+    def min_offset(self, topic: str, queue_id: int) -> QueueOffset:
+        """Return the first queue offset that is stored; 0 for a queue that does not exist."""
+        queue = self._queues.queue(topic, queue_id)
+        return QueueOffset(0) if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> QueueOffset:
+        """Return the first queue offset after the last message that may be shown; 0 if none."""
+        queue = self._queues.queue(topic, queue_id)
+        return QueueOffset(0) if queue is None else queue.max_offset
+
+    def fetch(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: QueueOffset,
+        max_count: int,
+        tags_codes: frozenset[int] | None = None,
+    ) -> FetchResult:
+        """Return up to `max_count` units of a queue from `queue_offset` on.
+
+        Below the first stored offset it starts there; at or beyond the end, and for a queue that
+        does not exist, nothing is found. With `tags_codes` only units with one of these hashes
+        are returned: different tags may share one, so the caller compares the tags themselves.
+        """
+        queue = self._queues.queue(topic, queue_id)
+        if queue is None:
+            return FetchResult([], queue_offset)
+        start: int = max(queue_offset, queue.min_offset)
+        if start >= queue.max_offset or max_count <= 0:
+            return FetchResult([], QueueOffset(start))
+        scanned = max_count
+        if tags_codes is not None:
+            scanned = min(max_count * SCAN_FACTOR, max(max_count, SCAN_UNITS_MAX))
+        units = queue.units(QueueOffset(start), scanned)
+        found: list[FetchedUnit] = []
+        next_offset = start
+        for physical_offset, size_bytes, tags_code in units:
+            if tags_codes is None or tags_code in tags_codes:
+                found.append(FetchedUnit(QueueOffset(next_offset), physical_offset, size_bytes))
+            next_offset += 1
+            if len(found) == max_count:
+                break
+        return FetchResult(found, QueueOffset(next_offset))
+
+    def offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset:
+        """Return the first queue offset whose message was stored at or after a time.
+
+        The queue's end when there is none. Messages whose log file is gone count as older.
+        """
+        queue = self._queues.queue(topic, queue_id)
+        if queue is None:
+            return QueueOffset(0)
+        low, high = queue.min_offset, queue.max_offset
+        while low < high:
+            middle = QueueOffset((low + high) // 2)
+            (unit,) = queue.units(middle, 1)
+            if self._is_stored_before(unit.physical_offset, timestamp_ms):
+                low = QueueOffset(middle + 1)
+            else:
+                high = middle
+        return low
+
+    def _is_stored_before(self, physical_offset: PhysicalOffset, timestamp_ms: int) -> bool:
+        if physical_offset < self._log.min_offset:
+            return True
+        return self._log.store_timestamp(physical_offset) < timestamp_ms
+
+    # The index
+
+    def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int,
+        end_ms: int,
+        max_count: int,
+        *,
+        kind: KeyKind = KeyKind.KEY,
+    ) -> list[Record]:
+        """Return up to `max_count` messages of a topic that have a key, newest first.
+
+        `KeyKind.KEY` compares with the words of KEYS and with the unique key, `KeyKind.TAG` with
+        the tags. Only messages stored in [`begin_ms`, `end_ms`] count.
+        """
+
+        def matches(record: Record) -> bool:
+            return (
+                record.topic == topic
+                and begin_ms <= record.store_timestamp <= end_ms
+                and key in names_of(record, kind)
+            )
+
+        return self._query(
+            lambda count: self._index.query(topic, key, begin_ms, end_ms, count, kind=kind),
+            matches,
+            max_count,
+        )
+
+    def query_by_unique_key(self, topic: str, unique_key: str) -> list[Record]:
+        """Return the messages with a unique key, newest first; more than one after a resend."""
+
+        def matches(record: Record) -> bool:
+            return record.topic == topic and record.properties.get("UNIQ_KEY") == unique_key
+
+        return self._query(
+            lambda count: self._index.query(topic, unique_key, 0, END_OF_TIME_MS, count),
+            matches,
+            SCAN_UNITS_MAX,
+        )
+
+    def _query(
+        self,
+        candidates: Callable[[int], list[PhysicalOffset]],
+        matches: Callable[[Record], bool],
+        max_count: int,
+    ) -> list[Record]:
+        """Return the first `max_count` candidates that match.
+
+        The index knows hashes only. Should some of the candidates be others' messages, twice as
+        many are asked for, until there are enough or no more.
+        """
+        asked = max_count
+        while asked > 0:
+            offsets = candidates(asked)
+            records = [record for offset in offsets if (record := self._read_candidate(offset))]
+            found = [record for record in records if matches(record)]
+            if len(found) >= max_count or len(offsets) < asked:
+                return found[:max_count]
+            asked *= 2
+        return []
+
+    def _read_candidate(self, physical_offset: PhysicalOffset) -> Record | None:
+        """Return the record, None if it is gone or, in a damaged index, never was."""
+        try:
+            return self._log.read(physical_offset)
+        except (OffsetOutOfRangeError, CorruptRecordError):
+            return None
+
+
+def names_of(record: Record, kind: KeyKind) -> list[str]:
+    """Return what a record can be found by."""
+    properties = record.properties
+    if kind is KeyKind.TAG:
+        return [properties.get("TAGS", "")]
+    return [properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")]
