@@ -21,8 +21,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped] # pyarrow ships no types
 import pyarrow.compute as pc  # type: ignore[import-untyped] # pyarrow ships no types
 
-from commitbus.commitlog.record_format import offset_message_id
-from commitbus.commitlog.types import Host, PhysicalOffset
+from commitbus.commitlog.types import Host
 from commitbus.flush.spark.columns import arrow_schema
 from commitbus.flush.spark.compression import COMPRESSED_FLAG, plain_body
 from commitbus.flush.spark.properties import PropertyColumns, as_text, slices
@@ -166,12 +165,13 @@ class MessageBatch:
         missing = ids.is_null().to_numpy(zero_copy_only=False)
         if not missing.any():
             return ids
+        # As record_format.offset_message_id, but of the stored bytes, whatever port they say.
         rows = pa.array(np.flatnonzero(missing))
         hosts = self._gathered(_STORE_HOST).take(rows).to_pylist()
         offsets = self.fields.prefix["physical_offset"][missing].tolist()
         offset_ids = np.empty(len(ids), object)
         offset_ids[missing] = [
-            offset_message_id(_host(host), PhysicalOffset(offset))
+            (host + offset.to_bytes(8, "big")).hex().upper()
             for host, offset in zip(hosts, offsets, strict=True)
         ]
         return pc.coalesce(ids, pa.array(offset_ids, pa.string()))
