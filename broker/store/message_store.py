@@ -242,7 +242,7 @@ class MessageStore(StoreReader):
 
     @property
     def confirm_offset(self) -> PhysicalOffset:
-        """End of what may be shown: the watermark in SYNC_FLUSH, in ASYNC_FLUSH the appended end."""
+        """End of what may be shown: the watermark in SYNC_FLUSH, in ASYNC_FLUSH the log's end."""
         return self._flush.durable if self._is_sync else self._log.end_offset
 
     @property

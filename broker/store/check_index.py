@@ -1,0 +1,200 @@
+"""Index files held against the log: the same keys in the same order, and sound chains.
+
+The index is written in log order, so both are walked side by side and neither is held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple, final
+
+import numpy as np
+
+from commitbus.broker.store.check_report import CheckReport
+from commitbus.broker.store.config import StoreConfig
+from commitbus.broker.store.layout import INDEX
+from commitbus.commitlog.errors import StoreError
+from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.types import DispatchRequest
+from commitbus.indexfile.index_file import IndexFile
+from commitbus.indexfile.index_format import (
+    ENTRY_BYTES,
+    HEADER_BYTES,
+    SECONDS_MAX,
+    SLOT_BYTES,
+    is_file_name,
+    key_hash,
+    key_texts,
+)
+
+_CHUNK_ENTRIES: Final = 1 << 20
+
+
+@final
+class _Entry(NamedTuple):
+    file: IndexFile
+    number: int
+    key_hash: int
+    physical_offset: int
+    seconds: int
+
+
+@final
+class IndexCheck:
+    """Checks the entries while the log is walked: each message once, in log order."""
+
+    def __init__(
+        self, store: Path, config: StoreConfig, file_system: FileSystem, report: CheckReport
+    ) -> None:
+        """Open the files; report what is wrong with each by itself.
+
+        Args:
+            store: The store.
+            config: With the numbers of slots and entries of the files.
+            file_system: What holds the store.
+            report: Where problems go.
+        """
+        self._report = report
+        self._directory = store / INDEX
+        self._files: list[IndexFile] = []
+        for name in file_system.list_names(self._directory):
+            path = self._directory / name
+            if not is_file_name(name):
+                report.add(path, 0, "this is no name of an index file")
+                continue
+            try:
+                file = IndexFile(
+                    path,
+                    config.index_slots,
+                    config.index_entries,
+                    file_system=file_system,
+                    writable=False,
+                )
+            except (StoreError, OSError) as error:
+                report.add(path, 0, str(error))
+                continue
+            self._files.append(file)
+            report.index_files += 1
+            report.index_entries += file.header.index_count - 1
+        self._files.sort(key=lambda file: file.header.end_physical_offset)
+        self._entries = self._all_entries()
+        self._next = next(self._entries, None)
+        self._begin = 0 if self._next is None else self._next.physical_offset
+
+    def check_chains(self) -> None:
+        """Report slots and links that are not as the entries make them. For an undisturbed file."""
+        for file in self._files:
+            self._check_chains(file)
+
+    def see(self, request: DispatchRequest, *, is_vouched: bool) -> None:
+        """Compare the keys of a message with the next entries.
+
+        Args:
+            request: The message.
+            is_vouched: Whether its entries must be there by now, or may still be to be recovered.
+        """
+        if request.physical_offset < self._begin:
+            return  # Older than what the index still holds.
+        for text in key_texts(request):
+            self._skip_before(request.physical_offset)
+            entry = self._next
+            expected = (key_hash(text), request.physical_offset)
+            if entry is not None and (entry.key_hash, entry.physical_offset) == expected:
+                self._check_seconds(entry, request.store_timestamp)
+                self._next = next(self._entries, None)
+            elif is_vouched:
+                self._report.not_in_index += 1
+                path, position = (self._directory, 0) if entry is None else self._place(entry)
+                self._report.add(
+                    path,
+                    position,
+                    f"no entry for key hash {expected[0]} of the message at {expected[1]}",
+                )
+            else:
+                self._report.to_be_recovered += 1
+
+    def finish(self) -> None:
+        """Report the entries that no message has, and close the files."""
+        while self._next is not None:
+            if self._report.was_closed_cleanly:
+                self._report_alien(self._next)
+            else:
+                self._report.to_be_recovered += 1
+            self._next = next(self._entries, None)
+        for file in self._files:
+            file.close()
+
+    def _skip_before(self, physical_offset: int) -> None:
+        """Pass over entries that belong to no key of an earlier message."""
+        while self._next is not None and self._next.physical_offset < physical_offset:
+            self._report_alien(self._next)
+            self._next = next(self._entries, None)
+
+    def _report_alien(self, entry: _Entry) -> None:
+        self._report.add(
+            *self._place(entry),
+            f"entry {entry.number}: no message at {entry.physical_offset} has a key of hash "
+            f"{entry.key_hash}",
+        )
+
+    def _check_seconds(self, entry: _Entry, store_timestamp: int) -> None:
+        """Compare an entry's time; the first counts from where the previous file ended."""
+        begin = entry.file.header.begin_timestamp
+        expected = min(max((store_timestamp - begin) // 1000, 0), SECONDS_MAX)
+        if entry.number > 1 and entry.seconds != expected:
+            self._report.add(
+                *self._place(entry),
+                f"entry {entry.number}: {entry.seconds} s after the file's begin, its message "
+                f"{expected}",
+            )
+
+    def _all_entries(self) -> Iterator[_Entry]:
+        for file in self._files:
+            count = file.header.index_count
+            for start in range(1, count, _CHUNK_ENTRIES):
+                chunk = file.entries(start, min(start + _CHUNK_ENTRIES, count)).copy()
+                for index, (hash_, offset, seconds, _) in enumerate(chunk.tolist(), start):
+                    yield _Entry(file, index, hash_, offset, seconds)
+
+    def _check_chains(self, file: IndexFile) -> None:
+        heads = np.zeros(file.slot_count, dtype=np.int64)
+        count = file.header.index_count
+        for start in range(1, count, _CHUNK_ENTRIES):
+            entries = file.entries(start, min(start + _CHUNK_ENTRIES, count)).copy()
+            indexes = np.arange(start, start + len(entries))
+            slots = entries["key_hash"].astype(np.int64) % file.slot_count
+            # Sorted by slot, stably, each entry stands behind its predecessor in the chain.
+            order = np.argsort(slots, kind="stable")
+            previous = np.empty(len(entries), dtype=np.int64)
+            previous[order[1:]] = indexes[order[:-1]]
+            sorted_slots = slots[order]
+            is_first = np.diff(sorted_slots, prepend=-1) != 0
+            previous[order[is_first]] = heads[sorted_slots[is_first]]
+            np.maximum.at(heads, slots, indexes)
+            for at in np.flatnonzero(entries["previous"] != previous):
+                self._report.add(
+                    file.path,
+                    _entry_position(file, start + int(at)),
+                    f"entry {start + int(at)} leads to {entries['previous'][at]}, not to "
+                    f"{previous[at]}",
+                )
+        for slot in np.flatnonzero(file.slots() != heads):
+            self._report.add(
+                file.path,
+                HEADER_BYTES + SLOT_BYTES * int(slot),
+                f"slot {slot} leads to {file.slots()[slot]}, not to {heads[slot]}",
+            )
+        if file.header.slot_count != np.count_nonzero(heads):
+            self._report.add(
+                file.path,
+                32,
+                f"{file.header.slot_count} slots in use, counted {np.count_nonzero(heads)}",
+            )
+
+    def _place(self, entry: _Entry) -> tuple[Path, int]:
+        return entry.file.path, _entry_position(entry.file, entry.number)
+
+
+def _entry_position(file: IndexFile, number: int) -> int:
+    return HEADER_BYTES + SLOT_BYTES * file.slot_count + number * ENTRY_BYTES
