@@ -1,0 +1,143 @@
+"""What every transport promises to operators: start, drain, health and reflection."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+import trio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from commitbus.broker.rpc.address import ListenError
+from commitbus.broker.rpc.call import Call
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+
+WAIT_S = 20.0
+SERVICE = "apache.rocketmq.v2.MessagingService"
+# Defined in conftest.py, which a test module cannot import.
+Kit = Any
+Start = Callable[..., Any]
+Connect = Callable[..., Any]
+
+
+# Start and stop
+
+
+def test_a_drain_lets_unary_calls_finish_and_cancels_streams(
+    kit: Kit, start_server: Start, connect: Connect
+) -> None:
+    """New calls are refused meanwhile; health says so to whoever watches."""
+    parked, asked = kit.parked(), threading.Event()
+    release = threading.Event()
+
+    async def handler(request: pb.RecallMessageRequest, call: Call) -> Any:
+        asked.set()
+        await trio.to_thread.run_sync(release.wait, WAIT_S)
+        return kit.echo(request, call)
+
+    server = start_server(kit.unary(handler), kit.stream(parked), drain_grace_s=WAIT_S)
+    client = connect(server)
+    watch = health_pb2_grpc.HealthStub(client.channel).Watch(
+        health_pb2.HealthCheckRequest(service="")
+    )
+    assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+    responses = client.pull(pb.PullMessageRequest())
+    future = client.ask.future(kit.text("last"))
+    assert parked.entered.wait(WAIT_S)
+    assert asked.wait(WAIT_S)
+
+    server.begin_stop()
+    assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    with kit.refused(grpc.StatusCode.UNAVAILABLE):
+        connect(server).ask(kit.text("new"))
+    assert not parked.left.is_set()
+
+    release.set()
+    assert future.result(WAIT_S).message_id == "last"
+    with kit.refused(grpc.StatusCode.UNAVAILABLE, "the server is shutting down"):
+        list(responses)
+    assert parked.left.wait(WAIT_S)
+    server.stop()
+
+
+def test_a_drain_does_not_wait_beyond_its_grace(
+    kit: Kit, start_server: Start, connect: Connect
+) -> None:
+    """A unary call that takes longer is cancelled and answered with UNAVAILABLE."""
+    parked = kit.parked()
+    server = start_server(kit.unary(parked), drain_grace_s=0.05)
+    future = connect(server).ask.future(kit.text("a"))
+    assert parked.entered.wait(WAIT_S)
+    server.stop()
+    assert parked.left.is_set()
+    with kit.refused(grpc.StatusCode.UNAVAILABLE):
+        future.result(WAIT_S)
+
+
+def test_a_taken_port_is_a_clear_error(kit: Kit, start_server: Start, connect: Connect) -> None:
+    """A second server never shares the first one's port; the first one is not disturbed."""
+    first = start_server(kit.unary(kit.echo))
+    with pytest.raises(ListenError) as caught:
+        start_server(kit.unary(kit.echo), listen=f"127.0.0.1:{first.port}")
+    assert caught.value.address == f"127.0.0.1:{first.port}"
+    assert caught.value.reason == "Address already in use"
+    assert connect(first).ask(kit.text("a")).message_id == "a"
+
+
+@pytest.mark.parametrize("listen", ["", "8081", "localhost", "127.0.0.1:", "h:65536", "::1:80"])
+def test_a_malformed_address_is_a_clear_error(kit: Kit, start_server: Start, listen: str) -> None:
+    """Before anything is started."""
+    with pytest.raises(ListenError):
+        start_server(kit.unary(kit.echo), listen=listen)
+
+
+def test_an_address_of_another_machine_is_a_clear_error(kit: Kit, start_server: Start) -> None:
+    """192.0.2.0/24 belongs to documentation, never to this machine."""
+    with pytest.raises(ListenError) as caught:
+        start_server(kit.unary(kit.echo), listen="192.0.2.1:0")
+    assert caught.value.reason == "Cannot assign requested address"
+
+
+def test_the_port_is_free_after_a_stop(kit: Kit, start_server: Start, connect: Connect) -> None:
+    """A restart on the same port works at once, though old connections linger in the kernel."""
+    first = start_server(kit.unary(kit.echo))
+    connect(first).ask(kit.text("a"))
+    first.stop()
+    second = start_server(kit.unary(kit.echo), listen=f"127.0.0.1:{first.port}")
+    assert second.port == first.port
+    assert connect(second).ask(kit.text("b")).message_id == "b"
+
+
+# Health and reflection
+
+
+def test_health_knows_the_server_and_its_services(
+    kit: Kit, start_server: Start, connect: Connect
+) -> None:
+    """SERVING for both; an unknown service is NOT_FOUND."""
+    stub = health_pb2_grpc.HealthStub(connect(start_server(kit.unary(kit.echo))).channel)
+    for service in ("", SERVICE):
+        response = stub.Check(health_pb2.HealthCheckRequest(service=service))
+        assert response.status == health_pb2.HealthCheckResponse.SERVING
+    with kit.refused(grpc.StatusCode.NOT_FOUND):
+        stub.Check(health_pb2.HealthCheckRequest(service="nonsense"))
+
+
+def test_reflection_lists_and_describes_every_service(
+    kit: Kit, start_server: Start, connect: Connect
+) -> None:
+    """What `grpcurl list` and `grpcurl describe` ask for."""
+    client = connect(start_server(kit.unary(kit.echo)))
+    stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
+    request = reflection_pb2.ServerReflectionRequest
+    (listed,) = stub.ServerReflectionInfo(iter([request(list_services="")]))
+    names = {service.name for service in listed.list_services_response.service}
+    assert names == {SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+    for name in [*names, "apache.rocketmq.v2.Message"]:
+        (found,) = stub.ServerReflectionInfo(iter([request(file_containing_symbol=name)]))
+        files = found.file_descriptor_response.file_descriptor_proto
+        assert any(name.rsplit(".", 1)[1].encode() in file for file in files)
