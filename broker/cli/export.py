@@ -31,6 +31,7 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(str(error)) from None
     print(
         f"{summary.messages} messages in {summary.files_written + summary.files_kept} files "
-        f"({summary.files_kept} were there already), {summary.parquet_bytes / 1e6:.1f} MB of Parquet"
+        f"({summary.files_kept} were there already), "
+        f"{summary.parquet_bytes / 1e6:.1f} MB of Parquet"
     )
     return EXIT_OK
