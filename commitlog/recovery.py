@@ -188,7 +188,7 @@ class _Recovery:
         scanner = RecordScanner(view, base_offset)
         records, queue_ends = self.records, self.queue_ends
         timestamp = self.last_store_timestamp
-        for _, queue_id, queue_offset, sys_flag, timestamp, topic, _, _, _, end in scanner:  # noqa: B007
+        for _, queue_id, queue_offset, sys_flag, timestamp, topic, _, _, _, end in scanner:  # noqa: B007 - the last one is kept
             records += 1
             if not sys_flag & TRANSACTION_PREPARED:
                 queue_ends[topic, queue_id] = QueueOffset(queue_offset + 1)

@@ -1,0 +1,191 @@
+"""A log in a temporary directory, and a file system that fails on demand."""
+
+from __future__ import annotations
+
+import errno
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitbus.commitlog.commit_log import CommitLog
+from commitbus.commitlog.file_system import File, Lock, Mapping, RealFileSystem
+from commitbus.commitlog.types import Host, OutgoingMessage
+
+HOST = Host.parse("127.0.0.1", 10911)
+
+
+class ManualClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_s(self) -> float:
+        return self.ms / 1000
+
+
+class FaultyFile:
+    def __init__(self, file: File, owner: FaultyFileSystem) -> None:
+        self._file, self._owner = file, owner
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def pread(self, length: int, position: int) -> bytes:
+        return self._file.pread(length, position)
+
+    def pwrite(self, data: bytes | memoryview, position: int) -> None:
+        self._owner.check("pwrite", self.path)
+        self._file.pwrite(data, position)
+
+    def truncate(self, size: int) -> None:
+        self._file.truncate(size)
+
+    def allocate(self, position: int, length: int) -> None:
+        if self._owner.failing.get("allocate"):
+            # As ext4 does: some blocks are taken before the disk turns out to be full.
+            self._file.truncate(position + length // 2)
+        self._owner.check("allocate", self.path)
+        self._file.allocate(position, length)
+
+    def next_data(self, position: int) -> int:
+        return self._file.next_data(position)
+
+    def map(self, length: int) -> Mapping:
+        self._owner.check("map", self.path)
+        return self._file.map(length)
+
+    def sync_data(self) -> None:
+        self._owner.check("sync_data", self.path)
+        self._owner.synced.append(self.path.name)
+        self._file.sync_data()
+
+    def close(self) -> None:
+        self._owner.open_files -= 1
+        self._file.close()
+
+
+class FaultyFileSystem:
+    """The real one, but operations named in `failing` raise the error number given there."""
+
+    def __init__(self) -> None:
+        self._real = RealFileSystem()
+        self.failing: dict[str, int] = {}
+        self.synced: list[str] = []
+        self.open_files = 0
+
+    def check(self, operation: str, path: Path) -> None:
+        if number := self.failing.get(operation):
+            raise OSError(number, errno.errorcode[number], str(path))
+
+    def open(self, path: Path, *, writable: bool = True, create: bool = False) -> File:
+        file = self._real.open(path, writable=writable, create=create)
+        self.open_files += 1
+        return FaultyFile(file, self)
+
+    def lock(self, path: Path) -> Lock | None:
+        return self._real.lock(path)
+
+    def exists(self, path: Path) -> bool:
+        return self._real.exists(path)
+
+    def list_names(self, directory: Path) -> list[str]:
+        return self._real.list_names(directory)
+
+    def is_directory(self, path: Path) -> bool:
+        return self._real.is_directory(path)
+
+    def make_directories(self, path: Path) -> None:
+        self._real.make_directories(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._real.rename(source, target)
+
+    def remove(self, path: Path) -> None:
+        self._real.remove(path)
+
+    def sync_directory(self, path: Path) -> None:
+        self.check("sync_directory", path)
+        self.synced.append(path.name)
+        self._real.sync_directory(path)
+
+    def disk_usage(self, path: Path) -> tuple[int, int]:
+        return self._real.disk_usage(path)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def faulty() -> FaultyFileSystem:
+    return FaultyFileSystem()
+
+
+@pytest.fixture
+def open_log(
+    tmp_path: Path, clock: ManualClock, faulty: FaultyFileSystem
+) -> Iterator[Callable[..., CommitLog]]:
+    """Return a function that opens `tmp_path/commitlog`; what it opened is closed at the end."""
+    opened: list[CommitLog] = []
+
+    def open_(file_size: int = 4096, **changes: Any) -> CommitLog:
+        arguments: dict[str, Any] = {
+            "directory": tmp_path / "commitlog",
+            "store_host": HOST,
+            "max_body_bytes": 4 << 20,
+            "clock": clock,
+            "file_system": faulty,
+        }
+        log = CommitLog(file_size=file_size, **(arguments | changes))
+        opened.append(log)
+        return log
+
+    yield open_
+    for log in opened:
+        log.close()
+    assert faulty.open_files == 0, "every file that was opened is closed"
+
+
+@pytest.fixture
+def message() -> Callable[..., OutgoingMessage]:
+    """Return a function that makes a message."""
+
+    def make(body: bytes = b"body", **changes: Any) -> OutgoingMessage:
+        arguments: dict[str, Any] = {
+            "topic": "topic",
+            "queue_id": 0,
+            "body": body,
+            "properties": b"",
+            "born_timestamp": 1,
+            "born_host": HOST,
+        }
+        return OutgoingMessage(**(arguments | changes))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def rocketmq_stores(
+    shared_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """The store directories that RocketMQ wrote, unpacked, by name. Copy before changing one."""
+    stores: dict[str, Path] = {}
+    for name in ("broker", "directA"):
+        target = tmp_path_factory.mktemp(name)
+        with tarfile.open(shared_dir / "fixtures" / f"{name}-store.tar.gz") as archive:
+            archive.extractall(target, filter="data")
+        inner = target / "store"
+        stores[name] = inner if inner.is_dir() else target
+    return stores
