@@ -100,7 +100,7 @@ def _format(value: Json, line: str, parts: list[str]) -> None:
 
 
 def _text(value: Json) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def integer(entry: JsonObject, key: str, default: int, *, minimum: int = 0) -> int:

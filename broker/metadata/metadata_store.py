@@ -15,7 +15,11 @@ from sqlite_utils import Database
 
 from commitbus.broker.metadata.groups import GroupConfig, decode_group, encode_group
 from commitbus.broker.metadata.names import validate_stored_group, validate_stored_topic
-from commitbus.broker.metadata.rocketmq_config import CONFIG_DIRECTORY, OWN_DIRECTORY, ConfigFile
+from commitbus.broker.metadata.rocketmq_config import (
+    CONFIG_DIRECTORY,
+    ConfigFile,
+    make_own_directory,
+)
 from commitbus.broker.metadata.setting_table import SettingTable
 from commitbus.broker.metadata.sqlite_thread import Schema, SqliteThread
 from commitbus.broker.metadata.topics import TopicConfig, decode_topic, encode_topic
@@ -71,9 +75,8 @@ class MetadataStore:
         )
         # Memory must change in the order in which the database did.
         self._writing = trio.Lock()
-        file_system.make_directories(store_directory / OWN_DIRECTORY)
         self._thread = SqliteThread(
-            store_directory / OWN_DIRECTORY / "metadata.db",
+            make_own_directory(store_directory, file_system) / "metadata.db",
             schema=SCHEMA,
             sync_commits=True,
             tick=self._write_mirrors,

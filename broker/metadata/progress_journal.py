@@ -90,17 +90,17 @@ class ProgressJournal:
         "_file",
         "_file_system",
         "_mapping",
-        "_path",
         "_ring_bytes",
         "_seed",
         "_sequence",
         "_size_bytes",
         "_start",
+        "path",
     )
 
     def __init__(self, path: Path, size_bytes: int, *, file_system: FileSystem) -> None:
         assert JOURNAL_BYTES_MIN <= size_bytes <= JOURNAL_BYTES_MAX
-        self._path, self._size_bytes, self._file_system = path, size_bytes, file_system
+        self.path, self._size_bytes, self._file_system = path, size_bytes, file_system
         self._ring_bytes = size_bytes - _FILE_HEADER.size
         self._file: File | None = None
         self._mapping: Mapping | None = None
@@ -118,9 +118,9 @@ class ProgressJournal:
             StateVersionError: A newer commitbus wrote the file.
             OSError: It cannot be read.
         """
-        if not self._file_system.exists(self._path):
+        if not self._file_system.exists(self.path):
             return
-        file = self._file_system.open(self._path, writable=False)
+        file = self._file_system.open(self.path, writable=False)
         try:
             size_bytes = self._stored_size(file)
             if size_bytes is not None:
@@ -141,7 +141,7 @@ class ProgressJournal:
         self._epoch, self._sequence = mark.epoch, mark.sequence
         self._seed = zlib.crc32(_EPOCH.pack(mark.epoch))
         self._start = self._end = mark.position
-        self._file = self._file_system.open(self._path, create=True)
+        self._file = self._file_system.open(self.path, create=True)
         if self._file.size() > self._size_bytes:
             self._file.truncate(self._size_bytes)
         # A store to a hole on a full disk would be SIGBUS.
@@ -217,7 +217,7 @@ class ProgressJournal:
         if magic != _MAGIC or not JOURNAL_BYTES_MIN <= size_bytes <= JOURNAL_BYTES_MAX:
             return None
         if version > _VERSION:
-            raise StateVersionError(self._path, version, _VERSION)
+            raise StateVersionError(self.path, version, _VERSION)
         return int(size_bytes)
 
 

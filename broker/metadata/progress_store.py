@@ -15,6 +15,7 @@ The CRC covers everything after itself. Flags: 1 auto renew, 2 suspended.
 
 from __future__ import annotations
 
+import sqlite3
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -66,11 +67,16 @@ _SUSPENDED: Final = 2
 
 
 @final
+class _RowError(ValueError):
+    """The row is none that this module writes."""
+
+
+@final
 class ProgressRow(NamedTuple):
     """A row as it is stored."""
 
     key_id: int
-    group: str
+    consumer_group: str
     topic: str
     queue_id: int
     committed_offset: int
@@ -129,12 +135,18 @@ def load(database: Database, path: Path) -> SavedProgress:
     Raises:
         StateFileError: A row is damaged.
     """
-    header = database.execute(
-        "SELECT epoch, sequence, position, next_key_id FROM journal"
-    ).fetchone()
-    if header is None or not all(isinstance(n, int) and n >= 0 for n in header):
+    try:
+        header = database.execute(
+            "SELECT epoch, sequence, position, next_key_id FROM journal"
+        ).fetchone()
+        rows = database.execute(
+            "SELECT key_id, consumer_group, topic, queue_id, committed_offset, next_offset, "
+            "sequence, in_flight FROM progress ORDER BY key_id"
+        ).fetchall()
+    except sqlite3.Error as error:
+        raise StateFileError(path, f"it is damaged: {error}") from error
+    if header is None or not all(_is_count(number) for number in header):
         raise StateFileError(path, "the journal's row is damaged")
-    rows = database.execute("SELECT * FROM progress ORDER BY key_id").fetchall()
     items = [_item(path, ProgressRow(*row)) for row in rows]
     next_key_id = max([header[3], *(progress.key_id + 1 for _, progress in items)])
     return SavedProgress(items, JournalMark(*header[:3]), next_key_id)
@@ -144,11 +156,26 @@ def _item(path: Path, row: ProgressRow) -> tuple[Key, QueueProgress]:
     progress = QueueProgress(row.next_offset, key_id=row.key_id)
     progress.sequence = row.sequence
     try:
+        _check_types(row)
         progress.restore(unpack_in_flight(row.in_flight, row.next_offset))
     except ValueError as error:
-        what = f"group {row.group}, topic {row.topic}, queue {row.queue_id}"
+        what = f"group {row.consumer_group}, topic {row.topic}, queue {row.queue_id}"
         raise StateFileError(path, f"the row of {what} is damaged: {error}") from error
-    return (row.group, row.topic, row.queue_id), progress
+    return (row.consumer_group, row.topic, row.queue_id), progress
+
+
+def _check_types(row: ProgressRow) -> None:
+    """Check what SQLite does not: any column may hold a value of any type."""
+    if not all(isinstance(name, str) for name in (row.consumer_group, row.topic)):
+        raise _RowError("a name is no text")
+    if not all(map(_is_count, (row.key_id, row.queue_id, row.next_offset, row.sequence))):
+        raise _RowError("a number is none, or negative")
+    if not isinstance(row.in_flight, bytes):
+        raise _RowError("in_flight is no blob")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value >= 0
 
 
 def pack_in_flight(entries: Sequence[InFlight]) -> bytes:
@@ -187,7 +214,7 @@ def unpack_in_flight(blob: bytes, next_offset: int) -> list[InFlight]:
     try:
         crc, n, client_count = _HEADER.unpack_from(blob)
         if zlib.crc32(blob[4:]) != crc:
-            raise ValueError("wrong CRC")
+            raise _RowError("wrong CRC")
         position, clients = _HEADER.size, list[str]()
         for _ in range(client_count):
             end = position + 2 + int.from_bytes(blob[position : position + 2])
@@ -195,14 +222,14 @@ def unpack_in_flight(blob: bytes, next_offset: int) -> list[InFlight]:
             position = end
         columns = unpack_from(f">{3 * n}q{2 * n}I{n}B", blob, position)
     except StructError as error:
-        raise ValueError("wrong length") from error
+        raise _RowError("wrong length") from error
     offsets, pops, untils, attempts, indexes, flags = (
         columns[i * n : (i + 1) * n] for i in range(6)
     )
     if any(a >= b for a, b in pairwise((-1, *offsets, next_offset))):
-        raise ValueError("offsets out of order")
+        raise _RowError("offsets out of order")
     if any(index >= len(clients) for index in indexes):
-        raise ValueError("unknown client")
+        raise _RowError("unknown client")
     return [
         InFlight(
             offset, pop, until, attempt, clients[i], bool(f & _AUTO_RENEW), bool(f & _SUSPENDED)

@@ -46,7 +46,12 @@ from commitbus.broker.metadata.progress_journal import (
     ProgressJournal,
 )
 from commitbus.broker.metadata.progress_store import Key
-from commitbus.broker.metadata.rocketmq_config import CONFIG_DIRECTORY, OWN_DIRECTORY, ConfigFile
+from commitbus.broker.metadata.rocketmq_config import (
+    CONFIG_DIRECTORY,
+    OWN_DIRECTORY,
+    ConfigFile,
+    make_own_directory,
+)
 from commitbus.broker.metadata.sqlite_thread import SqliteThread
 from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.errors import StoreClosedError
@@ -94,7 +99,7 @@ class ProgressTable:
         sync_saves: bool = False,
     ) -> None:
         self.in_flight_max: Final = in_flight_max
-        self._own_directory = store_directory / OWN_DIRECTORY
+        self._store_directory = store_directory
         self._clock, self._file_system = clock, file_system
         self._save_interval_ms, self._sync_saves = save_interval_ms, sync_saves
         self._mirror_interval_ms = mirror_interval_ms
@@ -104,7 +109,9 @@ class ProgressTable:
             file_system=file_system,
         )
         self._journal = ProgressJournal(
-            self._own_directory / "progress.journal", journal_bytes, file_system=file_system
+            store_directory / OWN_DIRECTORY / "progress.journal",
+            journal_bytes,
+            file_system=file_system,
         )
         self._thread: SqliteThread | None = None
         self._by_key: dict[Key, QueueProgress] = {}
@@ -127,9 +134,8 @@ class ProgressTable:
             StateVersionError: A file was written by a newer commitbus.
             StateWriteError: The disk does not take what was read back.
         """
-        self._file_system.make_directories(self._own_directory)
         thread = SqliteThread(
-            self._own_directory / "progress.db",
+            make_own_directory(self._store_directory, self._file_system) / "progress.db",
             schema=progress_store.SCHEMA,
             sync_commits=self._sync_saves,
             tick=self._tick,
@@ -137,11 +143,9 @@ class ProgressTable:
         )
         try:
             thread.run_sync(lambda database: self._load(database, thread.path))
-        except BaseException as error:
+        except BaseException:
             thread.close()
             self._journal.close()
-            if isinstance(error, OSError):
-                raise StateWriteError(self._own_directory, str(error)) from error
             raise
         self._thread = thread
 
@@ -432,6 +436,8 @@ class ProgressTable:
         progress_store.save(database, rows, deleted, mark=mark, next_key_id=next_key_id)
 
     def _tick(self, database: Database) -> None:
+        if self._thread is None:
+            return  # not read yet: the mirror would be overwritten with nothing
         if self._changed:
             try:
                 self._save(database)
@@ -484,13 +490,18 @@ class ProgressTable:
                 last = max(last, entry.sequence)
         except EntryError as error:
             _log.warning("progress journal ends early", extra={"reason": str(error)})
+        except OSError as error:
+            raise StateFileError(self._journal.path, f"it cannot be read: {error}") from error
         imported = self._import_offsets(backup_too=not self._by_key)
         # From here on nothing in the old ring counts, so it may be overwritten.
         epoch = max(saved.mark.epoch + 1, self._clock.now_ms())
         mark = JournalMark(epoch, last, 0)
         self._save_rows(database, self._changed, mark, self._next_key_id)
         self._changed = set()
-        self._journal.start(mark)
+        try:
+            self._journal.start(mark)
+        except OSError as error:
+            raise StateWriteError(self._journal.path, str(error)) from error
         self._mirrored_at_s = self._clock.monotonic_s()
         if imported:
             # At once: found without our mark again, the file would undo what is acknowledged now.

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final, final
 
 from commitbus.broker.metadata.documents import (
-    DocumentError,
     JsonObject,
     format_document,
     integer,
@@ -31,6 +30,20 @@ FILE_BYTES_MAX: Final = 256 * 1024 * 1024
 
 _MARK_KEY: Final = "writtenBy"
 _MARK: Final = "commitbus"
+
+
+def make_own_directory(store_directory: Path, file_system: FileSystem) -> Path:
+    """Return the directory for what is not RocketMQ's, made when it is missing.
+
+    Raises:
+        StateFileError: It cannot be made.
+    """
+    path = store_directory / OWN_DIRECTORY
+    try:
+        file_system.make_directories(path)
+    except OSError as error:
+        raise StateFileError(path, f"it cannot be made: {error.strerror}") from error
+    return path
 
 
 @final
@@ -88,7 +101,8 @@ class ConfigFile:
                 return None
             document = parse_document(data)
             integer(table(document, "dataVersion"), "counter", 0)
-        except DocumentError as error:
+            format_document(document)  # infinities and half surrogates can be read, not written
+        except ValueError as error:
             raise StateFileError(path, f"it is not as RocketMQ writes it: {error}") from error
         except OSError as error:
             raise StateFileError(path, f"it cannot be read: {error.strerror}") from error

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar, final
@@ -14,6 +14,7 @@ from commitbus.broker.metadata.documents import (
     DocumentError,
     Json,
     JsonObject,
+    format_document,
     parse_document,
     table,
 )
@@ -71,7 +72,10 @@ class SettingTable(Generic[Config]):
         Raises:
             StateFileError: A row or the file is not as it should be.
         """
-        rows = list(database.table(self._name).rows_where(order_by="name"))
+        try:
+            rows = list(database.table(self._name).rows_where(order_by="name"))
+        except sqlite3.Error as error:
+            raise StateFileError(path, f"it is damaged: {error}") from error
         imported = self._mirror.load(backup_too=not rows)
         self._mirror_is_behind = True
         if imported is None:
@@ -82,12 +86,12 @@ class SettingTable(Generic[Config]):
             self._fill(self._mirror.path, str(name), entry)
         with database.atomic():
             database.table(self._name).delete_where()
-            database.table(self._name).insert_all(
-                {"name": name, "config": json.dumps(entry)} for name, entry in self._entries.items()
-            )
+            database.table(self._name).insert_all(map(_row, self._entries, self._entries.values()))
         # At once: a file that is found without our mark again would undo later changes.
         self.write_mirror()
-        _log.info("settings imported", extra={"file": str(self._mirror.path), "count": len(rows)})
+        _log.info(
+            "settings imported", extra={"file": str(self._mirror.path), "count": len(self.configs)}
+        )
 
     async def put(self, config: Config, thread: SqliteThread) -> None:
         """Store a setting, then show it. Not to be called again before it returns."""
@@ -95,7 +99,7 @@ class SettingTable(Generic[Config]):
         if self.configs.get(config.name) == config:
             return
         entry = {**self._entries.get(config.name, {}), **self._encode(config)}
-        row = {"name": config.name, "config": json.dumps(entry)}
+        row = _row(config.name, entry)
         await thread.run(lambda database: database.table(self._name).upsert(row, pk="name"))
         self.configs[config.name], self._entries[config.name] = config, entry
         self._mirror_is_behind = True
@@ -134,6 +138,10 @@ class SettingTable(Generic[Config]):
             raise StateFileError(path, f"{self._name}: {error}") from error
         assert isinstance(entry, dict), "decode refuses anything else"
         self._entries[name] = entry
+
+
+def _row(name: str, entry: JsonObject) -> dict[str, str]:
+    return {"name": name, "config": format_document(entry).decode()}
 
 
 def _parse(path: Path, text: str) -> JsonObject:

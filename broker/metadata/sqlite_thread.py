@@ -6,6 +6,7 @@ database and awaited. One writer per file also means that no job ever meets a lo
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 import time
@@ -19,6 +20,9 @@ import trio
 from sqlite_utils import Database
 
 from commitbus.broker.metadata.errors import StateFileError, StateVersionError, StateWriteError
+from commitbus.commitlog.errors import StoreClosedError
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Tick = Callable[[Database], None]
@@ -76,7 +80,7 @@ class SqliteThread:
         StateFileError: The file is no database of ours, or is damaged.
     """
 
-    __slots__ = ("_database", "_jobs", "_path", "_thread", "_tick", "_tick_interval_s")
+    __slots__ = ("_closed", "_database", "_jobs", "_path", "_thread", "_tick", "_tick_interval_s")
 
     def __init__(
         self,
@@ -89,6 +93,7 @@ class SqliteThread:
     ) -> None:
         self._path, self._tick, self._tick_interval_s = path, tick, tick_interval_s
         self._database = _open(path, schema, sync_commits=sync_commits)
+        self._closed = False
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name=f"sqlite {path.name}", daemon=True)
         self._thread.start()
@@ -103,10 +108,11 @@ class SqliteThread:
 
         Raises:
             StateWriteError: SQLite could not do it; a transaction of `work` was rolled back.
+            StoreClosedError: `close` was called.
         """
         done, results = threading.Event(), list[T]()
         job = _Job(lambda database: results.append(work(database)), done.set)
-        self._jobs.put(job)
+        self._hand_over(job)
         done.wait()
         self._raise_error(job)
         return results[0]
@@ -119,6 +125,7 @@ class SqliteThread:
 
         Raises:
             StateWriteError: SQLite could not do it; a transaction of `work` was rolled back.
+            StoreClosedError: `close` was called.
         """
         done, results = trio.Event(), list[T]()
         token = trio.lowlevel.current_trio_token()
@@ -126,7 +133,7 @@ class SqliteThread:
             lambda database: results.append(work(database)),
             lambda: token.run_sync_soon(done.set),
         )
-        self._jobs.put(job)
+        self._hand_over(job)
         with trio.CancelScope(shield=True):
             await done.wait()
         self._raise_error(job)
@@ -134,7 +141,7 @@ class SqliteThread:
 
     def wake(self) -> None:
         """Have the thread tick now, without waiting for it."""
-        self._jobs.put(_Job(self._tick, _nothing))
+        self._jobs.put(_Job(self._run_tick, _nothing))
 
     def close(self, *, last: Callable[[Database], object] | None = None) -> None:
         """Finish what was handed over, do the `last` work, close the database.
@@ -144,14 +151,20 @@ class SqliteThread:
         Raises:
             StateWriteError: SQLite could not do the last work.
         """
-        if not self._thread.is_alive():
+        if self._closed:
             return
         try:
             if last is not None:
                 self.run_sync(last)
         finally:
+            self._closed = True
             self._jobs.put(None)
             self._thread.join()
+
+    def _hand_over(self, job: _Job) -> None:
+        if self._closed:
+            raise StoreClosedError
+        self._jobs.put(job)
 
     def _raise_error(self, job: _Job) -> None:
         if isinstance(job.error, sqlite3.Error):
@@ -159,12 +172,18 @@ class SqliteThread:
         if job.error is not None:
             raise job.error
 
+    def _run_tick(self, database: Database) -> None:
+        try:
+            self._tick(database)
+        except Exception:  # noqa: BLE001 - who hands over the next job must not wait for the dead
+            _log.exception("tick failed", extra={"file": str(self._path)})
+
     def _serve(self) -> None:
         next_tick_s = time.monotonic() + self._tick_interval_s
         while True:
             wait_s = next_tick_s - time.monotonic()
             if wait_s <= 0:
-                self._tick(self._database)
+                self._run_tick(self._database)
                 next_tick_s = time.monotonic() + self._tick_interval_s
                 continue
             try:
@@ -188,6 +207,7 @@ def _open(path: Path, schema: Schema, *, sync_commits: bool) -> Database:
         # The caller opens and learns what is wrong; from then on the thread alone uses it.
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
         database = Database(connection, execute_plugins=False)
+        _check_length(database, path)
         _check_schema(database, path, schema)
         database.enable_wal()
         database.execute(f"PRAGMA synchronous = {'FULL' if sync_commits else 'NORMAL'}")
@@ -198,6 +218,14 @@ def _open(path: Path, schema: Schema, *, sync_commits: bool) -> Database:
             raise
         raise StateFileError(path, f"it cannot be opened as a database: {error}") from error
     return database
+
+
+def _check_length(database: Database, path: Path) -> None:
+    # Closed in good order, a database is whole pages. With a write-ahead log beside it the log
+    # makes whole what a power cut left torn. This comes before the first reading makes a log.
+    log = path.with_name(path.name + "-wal")
+    if not log.exists() and path.stat().st_size % _number(database, "page_size"):
+        raise StateFileError(path, "it is cut off")
 
 
 def _check_schema(database: Database, path: Path, schema: Schema) -> None:

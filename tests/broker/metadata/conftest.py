@@ -1,0 +1,88 @@
+"""What the tests of the broker's state share: a clock they set, stores in a temporary folder."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import final
+
+import pytest
+
+from commitbus.broker.metadata.progress_journal import JOURNAL_BYTES_MIN
+from commitbus.broker.metadata.progress_table import ProgressTable
+from commitbus.commitlog.file_system import RealFileSystem
+
+
+@final
+class FakeClock:
+    """Time that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_s(self) -> float:
+        return self.ms / 1000
+
+
+OpenTable = Callable[..., ProgressTable]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def open_table(clock: FakeClock) -> Iterator[OpenTable]:
+    """Open progress tables that save only when asked; what is still open is closed at the end."""
+    tables: list[ProgressTable] = []
+
+    def open_(
+        store: Path,
+        *,
+        save_interval_ms: int = 3_600_000,
+        journal_bytes: int = JOURNAL_BYTES_MIN,
+        sync_saves: bool = False,
+    ) -> ProgressTable:
+        table = ProgressTable(
+            store,
+            clock=clock,
+            file_system=RealFileSystem(),
+            save_interval_ms=save_interval_ms,
+            journal_bytes=journal_bytes,
+            sync_saves=sync_saves,
+        )
+        table.open()
+        tables.append(table)
+        return table
+
+    yield open_
+    for table in tables:
+        table.close()
+
+
+@pytest.fixture
+def killed() -> Callable[[Path, Path], Path]:
+    """Copy a store as `kill -9` at this moment would leave it: nothing closed, nothing saved."""
+
+    def copy(store: Path, target: Path) -> Path:
+        shutil.rmtree(target, ignore_errors=True)
+        # The shared-memory index of the write-ahead log is rebuilt by the next opening.
+        shutil.copytree(store, target, ignore=shutil.ignore_patterns("*.db-shm"))
+        return target
+
+    return copy
+
+
+@pytest.fixture
+def rocketmq_store(shared_dir: Path, tmp_path: Path) -> Path:
+    """A store directory with the `config` folder that RocketMQ wrote."""
+    with tarfile.open(shared_dir / "fixtures" / "broker-store.tar.gz") as archive:
+        members = [m for m in archive.getmembers() if "/config/" in m.name]
+        archive.extractall(tmp_path, members, filter="data")
+    return tmp_path / "store"
