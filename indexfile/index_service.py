@@ -80,9 +80,15 @@ class IndexService:
             NotAStoreError: A file is not one of this many slots and entries.
             OSError: A file cannot be read.
         """
-        for name in self._file_system.list_names(self.directory):
-            if is_file_name(name):
-                self._load_file(self.directory / name)
+        names = filter(is_file_name, self._file_system.list_names(self.directory))
+        paths = [self.directory / name for name in names]
+        for position, path in enumerate(paths):
+            if not self._load_file(path) and self._writable:
+                # A process died after creating the file, or a power cut took its header. Entries
+                # of later files are of no use without those that were in it: reput begins here.
+                for lost in reversed(paths[position:]):
+                    self._file_system.remove(lost)
+                break
         # Names are local times, which the end of summer time sets back; offsets never go back.
         self._files.sort(key=lambda file: file.header.end_physical_offset)
         self._find_where_to_resume()
@@ -223,11 +229,10 @@ class IndexService:
         if self._closed:
             raise StoreClosedError
 
-    def _load_file(self, path: Path) -> None:
+    def _load_file(self, path: Path) -> bool:
+        """Open a file; return False, leaving it alone, if it has no entry."""
         if self._was_never_used(path):
-            if self._writable:
-                self._file_system.remove(path)
-            return
+            return False
         file = IndexFile(
             path,
             self._slot_count,
@@ -235,12 +240,11 @@ class IndexService:
             file_system=self._file_system,
             writable=self._writable,
         )
-        self._files.append(file)
         if file.is_empty:
-            if self._writable:
-                self._remove(len(self._files) - 1)
-            else:
-                self._files.pop().close()
+            file.close()
+            return False
+        self._files.append(file)
+        return True
 
     def _was_never_used(self, path: Path) -> bool:
         """Return whether a process died between creating the file and giving it its size."""
