@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped] # pyarrow ships no types
 import pytest
 
 from commitbus.flush.spark import compression

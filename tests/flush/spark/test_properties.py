@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped] # pyarrow ships no types
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
