@@ -488,6 +488,9 @@ class CommitLog:
             self._end_offset = end
             if not self._writable:
                 return
+            # A file that was prepared for the end before is none of the log's files yet.
+            self._preparer.stop()
+            self._preparer = FilePreparer(self._files)
             self._files.truncate(end)
             file = self._files.find(end)
             if file is not None:

@@ -58,6 +58,7 @@ class FilePreparer:
         with self._changed:
             while self._working:
                 self._changed.wait()
+            assert self._next is None, "only a new file, or the first one, is begun"
             self._file = file
             self._frontier = self._wanted = position
             self._next_wanted = True
@@ -90,6 +91,8 @@ class FilePreparer:
             while self._working:
                 self._changed.wait()
             prepared, self._next = self._next, None
+            # From here on the file is the caller's to create, if it is not there.
+            self._next_wanted = False
         if prepared is not None:
             assert prepared.base_offset == base_offset, "files are prepared in order"
             return prepared

@@ -177,9 +177,7 @@ def message() -> Callable[..., OutgoingMessage]:
 
 
 @pytest.fixture(scope="session")
-def rocketmq_stores(
-    shared_dir: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Path]:
+def rocketmq_stores(shared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The store directories that RocketMQ wrote, unpacked, by name. Copy before changing one."""
     stores: dict[str, Path] = {}
     for name in ("broker", "directA"):

@@ -137,15 +137,11 @@ def test_a_full_disk_leaves_no_file_behind(tmp_path: Path, faulty: Any, number: 
 
 
 @pytest.mark.parametrize("operation", ["allocate", "map"])
-def test_other_errors_of_creation_pass_through(
-    tmp_path: Path, faulty: Any, operation: str
-) -> None:
+def test_other_errors_of_creation_pass_through(tmp_path: Path, faulty: Any, operation: str) -> None:
     """What is no full disk keeps its own name, and also leaves nothing behind."""
     faulty.failing[operation] = errno.EMFILE
     with pytest.raises(OSError, match="EMFILE"):
-        MappedFile.create(
-            tmp_path / file_name(0), SIZE, file_system=faulty, policy=FilePolicy()
-        )
+        MappedFile.create(tmp_path / file_name(0), SIZE, file_system=faulty, policy=FilePolicy())
     assert list(tmp_path.iterdir()) == []
     assert faulty.open_files == 0
 
