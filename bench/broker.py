@@ -54,7 +54,10 @@ def broker() -> Iterator[tuple[subprocess.Popen[str], str, float]]:
         arguments = ["serve", "--store", f"{directory}/store", "--listen", "127.0.0.1:0"]
         started = time.perf_counter()
         process = subprocess.Popen(
-            [program, *arguments, "--auto-create-topics"], stdout=subprocess.PIPE, text=True
+            [program, *arguments, "--auto-create-topics"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         try:
             assert process.stdout is not None
@@ -85,7 +88,7 @@ async def send_for(endpoint: str, in_flight: int, seconds: float) -> list[float]
     """Run a closed loop of `in_flight` senders; return every call's seconds."""
     latencies: list[float] = []
     async with grpc.aio.insecure_channel(endpoint) as channel:
-        call = channel.unary_unary(SEND)
+        call = channel.unary_unary(SEND, None, None)
         end = time.perf_counter() + seconds
 
         async def sender(number: int) -> None:
@@ -102,7 +105,9 @@ async def send_for(endpoint: str, in_flight: int, seconds: float) -> list[float]
 def start_to_first_send() -> list[tuple[str, str, float, str]]:
     """From starting the process on an empty store to the first accepted message."""
     with broker() as (_, endpoint, started), grpc.insecure_channel(endpoint) as channel:
-        reply = channel.unary_unary(SEND)(send_request(0), metadata=METADATA, timeout=10)
+        reply = channel.unary_unary(SEND, None, None)(
+            send_request(0), metadata=METADATA, timeout=10
+        )
         seconds = time.perf_counter() - started
     assert pb.SendMessageResponse.FromString(reply).status.code == pb.OK
     return [("start to first send, empty store", "s", seconds, "process start included")]

@@ -111,7 +111,9 @@ def sync_flush() -> list[tuple[str, str, float, str]]:
 
 async def closed_loop(store: MessageStore, waiters: int) -> int:
     """Run `waiters` tasks for a fixed time; return how many messages were made durable."""
-    durability = Durability(store)
+    durability = Durability(lambda: store.durable_watermark, needed=True)
+    durability.attach(trio.lowlevel.current_trio_token())
+    store.add_durable_listener(durability.on_durable)
     acknowledged = 0
 
     async def produce(number: int) -> None:
@@ -125,4 +127,5 @@ async def closed_loop(store: MessageStore, waiters: int) -> int:
         async with trio.open_nursery() as nursery:
             for number in range(waiters):
                 nursery.start_soon(produce, number)
+    durability.detach()
     return acknowledged
