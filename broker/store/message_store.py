@@ -26,7 +26,7 @@ from commitbus.broker.store.reput import Arrival, Reput
 from commitbus.broker.store.start import Recovery, StoreParts, find_end, open_parts, recover
 from commitbus.broker.store.store_reader import FetchedUnit, FetchResult, StoreReader
 from commitbus.commitlog.clock import Clock, SystemClock
-from commitbus.commitlog.errors import StoreClosedError, StoreError
+from commitbus.commitlog.errors import DiskFullError, StoreClosedError, StoreError
 from commitbus.commitlog.file_system import FileSystem, RealFileSystem
 from commitbus.commitlog.recovery import Progress, no_progress
 from commitbus.commitlog.types import AppendResult, OutgoingMessage, PhysicalOffset, QueueOffset
@@ -249,6 +249,11 @@ class MessageStore(StoreReader):
     def failure(self) -> StoreError | None:
         """What ended the store's work for good, None as long as all is well."""
         return self._failure
+
+    @property
+    def full_disk(self) -> DiskFullError | None:
+        """Why messages are refused until there is room for their places in the queues, or None."""
+        return self._reput.full_disk
 
     @property
     def dispatch_behind_bytes(self) -> int:

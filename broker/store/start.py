@@ -45,6 +45,7 @@ from commitbus.flush.watermark import read_durable_watermark
 from commitbus.indexfile.index_service import IndexService
 
 _DISPATCH_RECORDS: Final = 4096
+_PAGE_BYTES: Final = 4096
 _INDEX_BEHIND_WORTH_SAYING: Final = 16 << 20
 
 
@@ -153,6 +154,8 @@ def recover(
             cut_directory=store / CUT,
             on_progress=on_progress,
         )
+        if watermark is not None:
+            write_again(log, watermark)
         queues.truncate(trusted_queue_end(parts, outcome.start, checkpoint.trusted_timestamp))
         index.discard_after(checkpoint.index_msg_timestamp)
     begin, end = log.min_offset, log.end_offset
@@ -195,6 +198,24 @@ def find_end(log: CommitLog, store: Path, file_system: FileSystem) -> None:
     )
     if watermark is not None and log.min_offset <= watermark < log.end_offset:
         log.truncate(watermark)
+
+
+def write_again(log: CommitLog, durable_watermark: PhysicalOffset) -> None:
+    """Make what lies above the watermark durable, even if the last writer's fsync failed.
+
+    The kernel may have marked pages clean that never reached the disk, and a sync would pass them
+    over and report success. A store to each, of the byte that is there, makes them dirty again.
+
+    Raises:
+        FlushFailedError: The disk still does not take them.
+    """
+    start, end = max(durable_watermark, log.min_offset), log.end_offset
+    for file in log.files.files:
+        first = max(start - file.base_offset, 0)
+        last = min(end - file.base_offset, file.size_bytes)
+        for position in range(first - first % _PAGE_BYTES, last, _PAGE_BYTES):
+            file.buffer[position] = file.buffer[position]
+    log.files.flush(start, end)
 
 
 def trusted_queue_end(
@@ -274,5 +295,5 @@ def summary_line(
         facts.append(f"{outcome.cut_bytes} torn bytes cut{aside}")
     if index_behind_bytes > _INDEX_BEHIND_WORTH_SAYING:
         facts.append(f"the index is {index_behind_bytes} bytes behind")
-    stop = "clean" if is_clean else "unclean"
-    return f"after a {stop} stop: {'; '.join(facts)}; {elapsed_s:.3f} s"
+    stop = "a clean" if is_clean else "an unclean"
+    return f"after {stop} stop: {'; '.join(facts)}; {elapsed_s:.3f} s"
