@@ -96,20 +96,19 @@ class QueueProgress:
         They stay in flight, and are returned again until they are redelivered, acknowledged or
         made invisible.
         """
-        expiries, found = self._expiries, list[InFlight]()
+        expiries, found = self._expiries, dict[int, InFlight]()
         seen: list[tuple[int, int, tuple[int, ...]]] = []
         while expiries and len(found) < limit and expiries[0][0] <= now_ms:
             until, _, offsets = heappop(expiries)
             # The same offset twice: made invisible until the very time it already had.
-            taken = {entry.offset for entry in found}
-            alive = tuple(o for o in offsets if o not in taken and self._counts(o, until))
+            alive = tuple(o for o in offsets if o not in found and self._counts(o, until))
             self._expiring += len(alive) - len(offsets)
             if alive:
                 seen.append((until, alive[0], alive))
-                found += [self._in_flight[offset] for offset in alive[: limit - len(found)]]
+                found |= {o: self._in_flight[o] for o in alive[: limit - len(found)]}
         for expiry in seen:
             heappush(expiries, expiry)
-        return found
+        return list(found.values())
 
     def deliver(
         self,

@@ -30,7 +30,7 @@ VALUES = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner),
-    max_leaves=20,
+    max_leaves=8,
 )
 
 

@@ -227,5 +227,5 @@ class ProgressMachine(RuleBasedStateMachine):
 
 TestProgressMachine = ProgressMachine.TestCase
 TestProgressMachine.settings = settings(
-    max_examples=50, stateful_step_count=40, deadline=None, derandomize=True
+    max_examples=30, stateful_step_count=40, deadline=None, derandomize=True
 )

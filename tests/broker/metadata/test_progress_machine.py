@@ -218,5 +218,5 @@ class ProgressTableMachine(RuleBasedStateMachine):
 
 TestProgressTableMachine = ProgressTableMachine.TestCase
 TestProgressTableMachine.settings = settings(
-    max_examples=25, stateful_step_count=30, deadline=None, derandomize=True
+    max_examples=15, stateful_step_count=30, deadline=None, derandomize=True
 )

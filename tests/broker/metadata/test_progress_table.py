@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import sqlite3
 from collections.abc import Callable
@@ -432,3 +433,20 @@ def test_a_journal_that_is_a_directory_stops_the_opening(open_table: Open, tmp_p
     (tmp_path / "commitbus" / "progress.journal").mkdir(parents=True)
     with pytest.raises(StateFileError):
         open_table(tmp_path)
+
+
+def test_no_room_for_the_journal_is_said_at_the_opening(
+    open_table: Open, tmp_path: Path, killed: Killed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = open_table(tmp_path / "a")
+    _work(table)
+    store = killed(tmp_path / "a", tmp_path / "b")
+    with monkeypatch.context() as patch:
+
+        def full(_fd: int, _position: int, _length: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patch.setattr("os.posix_fallocate", full)
+        with pytest.raises(StateWriteError, match="No space left"):
+            open_table(store)
+    assert _state(open_table(store)) == _state(table), "and nothing is lost by it"
