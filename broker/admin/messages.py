@@ -46,7 +46,7 @@ def _records_by_key(context: AdminContext, request: pb.QueryMessagesRequest) -> 
     examined = wanted
     while True:
         records = context.store.query_by_key(
-            request.topic, request.key, request.begin_ms, request.end_ms, examined, kind
+            request.topic, request.key, request.begin_ms, request.end_ms, examined, kind=kind
         )
         page = records
         if request.HasField("before_physical_offset"):

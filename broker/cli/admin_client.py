@@ -16,6 +16,7 @@ import grpc
 from commitbus.broker.cli.output import CommandError
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 
+SERVICE: Final = "/commitbus.admin.v1.Admin"
 TIMEOUT_S: Final = 10.0
 CONNECT_TIMEOUT_S: Final = 3.0
 """A broker that was started in the line before is ready within this time."""
@@ -46,11 +47,18 @@ class AdminClient:
 
     def __enter__(self) -> AdminClient:
         """Connect."""
+        # A call that waits for the connection takes 2 ms; gRPC's own future for it polls, 200 ms.
         try:
-            grpc.channel_ready_future(self._channel).result(timeout=CONNECT_TIMEOUT_S)
-        except grpc.FutureTimeoutError:
+            self._call(
+                "GetBroker",
+                pb.GetBrokerRequest(),
+                pb.Broker,
+                timeout_s=CONNECT_TIMEOUT_S,
+                wait_for_ready=True,
+            )
+        except CommandError:
             self._channel.close()
-            raise CommandError(f"no broker answers at {self._endpoint}") from None
+            raise
         return self
 
     def __exit__(
@@ -114,30 +122,39 @@ class AdminClient:
         """Send one message."""
         return self._call("SendMessage", request, pb.SendMessageResponse)
 
-    def _call(self, name: str, request: Message, response_type: type[_Response]) -> _Response:
+    def _call(
+        self,
+        name: str,
+        request: Message,
+        response_type: type[_Response],
+        *,
+        timeout_s: float = TIMEOUT_S,
+        wait_for_ready: bool = False,
+    ) -> _Response:
         method = self._channel.unary_unary(
-            f"/commitbus.admin.v1.Admin/{name}",
+            f"{SERVICE}/{name}",
             request_serializer=type(request).SerializeToString,
             response_deserializer=response_type.FromString,
         )
         try:
-            response = method(request, timeout=TIMEOUT_S)
+            response = method(request, timeout=timeout_s, wait_for_ready=wait_for_ready)
         except grpc.RpcError as error:
-            raise CommandError(self._explanation(error)) from None
+            raise CommandError(self._explanation(error, timeout_s)) from None
         assert isinstance(response, response_type)
         return response
 
-    def _explanation(self, error: grpc.RpcError) -> str:
+    def _explanation(self, error: grpc.RpcError, timeout_s: float) -> str:
         # The type says RpcError; what a call raises is always a Call as well.
         assert isinstance(error, grpc.Call)
-        details = error.details() or ""
+        details = error.details() or error.code().name
         match error.code():
             case grpc.StatusCode.UNAVAILABLE:
                 return f"the broker at {self._endpoint} is not available: {details}"
             case grpc.StatusCode.DEADLINE_EXCEEDED:
-                return f"the broker at {self._endpoint} did not answer within {TIMEOUT_S:.0f} s"
+                return f"no broker answers at {self._endpoint} within {timeout_s:g} s"
             case grpc.StatusCode.UNIMPLEMENTED:
                 return f"the server at {self._endpoint} is no commitbus broker: {details}"
-            case code if code is grpc.StatusCode.UNKNOWN or code is grpc.StatusCode.INTERNAL:
+            case grpc.StatusCode.UNKNOWN | grpc.StatusCode.INTERNAL:
                 return f"the broker at {self._endpoint} failed: {details}"
-        return details or error.code().name
+            case _:
+                return details

@@ -122,8 +122,8 @@ def _joined(arguments: Sequence[str], options: frozenset[str]) -> list[str]:
     rest = iter(arguments)
     for argument in rest:
         value = next(rest, None) if argument in options else None
-        if value is None:
-            joined.append(argument)
+        if not value:
+            joined += [argument] if value is None else [argument, value]
         else:
             joined.append(f"{argument}={value}" if argument.startswith("--") else argument + value)
     return joined

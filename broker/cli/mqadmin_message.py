@@ -165,7 +165,7 @@ def _found(client: AdminClient, request: pb.GetMessageRequest) -> Answer:
         "exceptionDesc=null]"
         for track in response.tracks
     ]
-    return Answer(_message_data(response, body_path), [*lines, "", *tracks])
+    return Answer(_message_data(response, body_path), lines + ["", *tracks] * bool(tracks))
 
 
 def _message_data(response: pb.GetMessageResponse, body_path: Path) -> dict[str, object]:

@@ -58,7 +58,7 @@ def test_help_and_plugin_load_nothing_heavy() -> None:
         "from commitbus.broker.cli import main, mqadmin\n"
         "main.main([]); mqadmin.main([])\n"
         "heavy = {'grpc', 'trio', 'numpy', 'sqlite_utils', 'pyspark', 'rich'}\n"
-        "sys.exit(', '.join(heavy & set(sys.modules)))"
+        "sys.exit(', '.join(heavy & set(sys.modules)) or None)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
