@@ -31,6 +31,7 @@ from commitbus.indexfile.index_format import (
 )
 
 _ZERO_CHUNK_BYTES = 1 << 20
+_ZEROS = bytes(_ZERO_CHUNK_BYTES)
 
 
 @final
@@ -262,12 +263,14 @@ class IndexFile:
     def zero_entries_from(self, index: int) -> None:
         """Set the entries from `index` on to zero, storing only where they are not."""
         size = index_file_bytes(self.slot_count, self.entry_count)
-        start = self._entries_position + index * ENTRY_BYTES
-        for position in range(start, size, _ZERO_CHUNK_BYTES):
+        position = self._entries_position + index * ENTRY_BYTES
+        # What was allocated and never written is passed over, not read.
+        while (position := self._file.next_data(position)) < size:
             # Read, not mapped: a clean page must not become a dirty one.
             chunk = self._file.pread(min(_ZERO_CHUNK_BYTES, size - position), position)
-            if chunk.count(0) != len(chunk):
-                self._view[position : position + len(chunk)] = bytes(len(chunk))
+            if chunk != _ZEROS[: len(chunk)]:
+                self._view[position : position + len(chunk)] = _ZEROS[: len(chunk)]
+            position += len(chunk)
 
     def flush(self) -> None:
         """Make everything appended durable.

@@ -300,7 +300,8 @@ class IndexService:
                     self._file_with_room().append_one(key_hash(text), offset, timestamp)
             return
         hashes = key_hashes(texts)
-        columns = np.array(messages, dtype=np.int64)
+        flat = np.fromiter(chain.from_iterable(messages), dtype=np.int64, count=3 * len(messages))
+        columns = flat.reshape(-1, 3)
         offsets = np.repeat(columns[:, 0], columns[:, 2])
         timestamps = np.repeat(columns[:, 1], columns[:, 2])
         done = 0
