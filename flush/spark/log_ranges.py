@@ -9,7 +9,8 @@ the consume queues, which the broker wrote while it followed that chain. So
    header says the same;
 2. whoever reads a range follows the chain from its start and must meet its end exactly
    (`range_reader`). By induction over the ranges of a file, every cut is then proven to lie on
-   the chain. Wrong consume queues make a read fail; they cannot make it return wrong rows.
+   the chain: wrong consume queues make a read fail, they do not make it return wrong rows. (A
+   read that starts at an offset leaves out ranges, and trusts the queues for its first cut.)
 
 The consume queues cost 20 bytes per message to read, a walk along the log would read all of it.
 Where they name nothing, a file is one range. That is slower, not wrong.
