@@ -41,7 +41,7 @@ class FilePreparer:
     """
 
     def __init__(self, files: MappedFileQueue) -> None:
-        """Prepare files of `files`. The thread starts with the first `begin`."""
+        """Prepare files of `files`. The thread starts with the first `advance`."""
         self._files = files
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -62,11 +62,6 @@ class FilePreparer:
             self._file = file
             self._frontier = self._wanted = position
             self._next_wanted = True
-            if self._thread is None and not self._stopping:
-                self._thread = threading.Thread(
-                    target=self._run, name="commitlog-preparer", daemon=True
-                )
-                self._thread.start()
 
     def advance(self, end: int) -> int:
         """Claim the bytes below `end` for the writer; return up to where it need not ask again."""
@@ -76,6 +71,11 @@ class FilePreparer:
                 self._changed.wait()
             self._frontier = max(self._frontier, end)
             self._wanted = min(end + 2 * WARM_STEP_BYTES, size)
+            if self._thread is None and not self._stopping:
+                self._thread = threading.Thread(
+                    target=self._run, name="commitlog-preparer", daemon=True
+                )
+                self._thread.start()
             self._changed.notify_all()
             # Asking again one step before the frontier gives the thread the time of a step.
             early = self._frontier - WARM_STEP_BYTES
@@ -84,6 +84,8 @@ class FilePreparer:
     def next_file(self, base_offset: int) -> MappedFile:
         """Return the file that begins at `base_offset`, prepared or created now.
 
+        The current file is left alone until `advance` is called again.
+
         Raises:
             DiskFullError: There is no room. Asking again tries again.
         """
@@ -91,8 +93,10 @@ class FilePreparer:
             while self._working:
                 self._changed.wait()
             prepared, self._next = self._next, None
-            # From here on the file is the caller's to create, if it is not there.
+            # From here on the next file is the writer's to create, if it is not there, and the
+            # rest of the current one its own: a blank record will fill it.
             self._next_wanted = False
+            self._wanted = self._frontier
         if prepared is not None:
             assert prepared.base_offset == base_offset, "files are prepared in order"
             return prepared

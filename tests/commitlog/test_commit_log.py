@@ -28,12 +28,19 @@ from commitbus.commitlog.errors import (
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.record_format import (
     BLANK_MAGIC_CODE,
+    SIZE,
     SIZE_AND_MAGIC,
     decode_record,
     encode_record,
     record_size,
 )
-from commitbus.commitlog.types import AppendResult, Host, OutgoingMessage, PhysicalOffset
+from commitbus.commitlog.types import (
+    AppendResult,
+    Host,
+    OutgoingMessage,
+    PhysicalOffset,
+    QueueOffset,
+)
 
 V6 = Host.parse("2001:db8::7", 10911)
 OpenLog = Callable[..., CommitLog]
@@ -96,7 +103,7 @@ def test_ipv6_hosts_set_their_bits(open_log: OpenLog, message: Make) -> None:
 def test_queue_offsets_are_dense_per_queue(open_log: OpenLog, message: Make) -> None:
     """Each queue counts for itself, from wherever recovery set it."""
     log = open_log()
-    log.set_queue_ends({("b", 1): commit_log.QueueOffset(41)})
+    log.set_queue_ends({("b", 1): QueueOffset(41)})
     sent = [("a", 0), ("a", 1), ("a", 0), ("b", 1), ("a", 0), ("b", 1)]
     got = [log.append(message(topic=t, queue_id=q)).queue_offset for t, q in sent]
     assert got == [0, 0, 1, 41, 2, 42]
@@ -216,7 +223,7 @@ def test_a_batch_lies_together_and_becomes_visible_at_once(
     log.append(message())
     before = log.end_offset
     seen: list[tuple[int, bytes]] = []
-    real = commit_log.SIZE.pack_into
+    real = SIZE.pack_into
 
     class SpiedSize:
         def pack_into(self, buffer: memoryview, position: int, size: int) -> None:

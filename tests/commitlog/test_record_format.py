@@ -64,10 +64,6 @@ def log_bytes(store: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))
 
 
-def host_text(host: Host) -> str:
-    return f"{host.address_text}:{host.port}"
-
-
 # What RocketMQ wrote
 
 
@@ -150,41 +146,32 @@ def test_encoding_what_was_decoded_gives_rocketmqs_bytes(
 # Round trips
 
 
-@given(
-    topic=NO_SEPARATORS.filter(lambda t: 0 < len(t.encode()) <= 255 and "\0" not in t),
-    body=st.binary(max_size=300),
-    properties=st.dictionaries(NO_SEPARATORS.filter(bool), NO_SEPARATORS, max_size=5),
-    born_host=st.sampled_from([V4, V6]),
-    store_host=st.sampled_from([V4, V6]),
-    timestamp=st.integers(0, 1 << 62),
+FIELDS = st.fixed_dictionaries(
+    {
+        "topic": NO_SEPARATORS.filter(lambda t: 0 < len(t.encode()) <= 255 and "\0" not in t),
+        "body": st.binary(max_size=300),
+        "born_host": st.sampled_from([V4, V6]),
+        "store_host": st.sampled_from([V4, V6]),
+        "store_timestamp": st.integers(0, 1 << 62),
+        "queue_id": st.integers(-(1 << 31), (1 << 31) - 1),
+        "reconsume_times": st.integers(0, (1 << 31) - 1),
+    }
 )
-def test_what_is_encoded_is_decoded(
-    topic: str,
-    body: bytes,
-    properties: dict[str, str],
-    born_host: Host,
-    store_host: Host,
-    timestamp: int,
-) -> None:
+
+
+@given(FIELDS, st.dictionaries(NO_SEPARATORS.filter(bool), NO_SEPARATORS, max_size=5))
+def test_what_is_encoded_is_decoded(fields: dict[str, Any], properties: dict[str, str]) -> None:
     """Every field survives, for both versions and all pairs of host families."""
     encoded = encode_properties(properties)
-    data = record(
-        topic=topic,
-        body=body,
-        properties=encoded,
-        born_host=born_host,
-        store_host=store_host,
-        store_timestamp=timestamp,
-    )
+    data = record(properties=encoded, **fields)
     got = decode_record(memoryview(data + b"what follows does not matter"), AT)
-    assert (got.topic, got.body, got.properties) == (topic, body, properties)
-    assert (got.born_host, got.store_host) == (born_host, store_host)
-    assert (got.store_timestamp, got.flag, got.queue_offset) == (timestamp, -7, 9)
-    long_topic = len(topic.encode()) > 127
-    assert got.magic_code == (MESSAGE_MAGIC_CODE_V2 if long_topic else MESSAGE_MAGIC_CODE_V1)
+    assert {name: getattr(got, name) for name in fields} == fields
+    assert (got.properties, got.flag, got.queue_offset) == (properties, -7, 9)
+    topic_bytes = len(got.topic.encode())
+    assert got.magic_code == (MESSAGE_MAGIC_CODE_V2 if topic_bytes > 127 else MESSAGE_MAGIC_CODE_V1)
     assert got.size_bytes == len(data)
     assert got.size_bytes == record_size(
-        len(topic.encode()), len(body), len(encoded), sys_flag=got.sys_flag
+        topic_bytes, len(got.body), len(encoded), sys_flag=got.sys_flag
     )
     request = decode_dispatch_request(memoryview(data), AT)
     assert request.tags == properties.get("TAGS", "")
@@ -214,7 +201,7 @@ def test_properties_of_others_are_read_tolerantly() -> None:
 # Damage
 
 
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "version 1": {},
     "version 2": {"topic": "t" * 200},
     "IPv6": {"born_host": V6, "store_host": V6},
@@ -246,9 +233,8 @@ def test_a_flipped_byte_is_an_error_or_another_record(shape: str, change: int) -
             decode_dispatch_request(view, AT)
             guarded = range(8), range(28, 36), range(body_start, body_start + 9)
             assert not any(index in part for part in guarded if part.start >= 0), index
-        except CorruptRecordError as error:
-            assert error.physical_offset == AT
-            assert error.reason
+        except CorruptRecordError:
+            continue
 
 
 @given(st.binary(max_size=200))
@@ -264,7 +250,7 @@ MAGIC_START = (150).to_bytes(4, "big") + MESSAGE_MAGIC_CODE_V1.to_bytes(4, "big"
 
 @pytest.mark.parametrize("lost", [512, 4096])
 def test_a_sector_that_was_never_written_is_noticed_in_the_properties(lost: int) -> None:
-    """No checksum covers properties, so a long run of zeros in them is what betrays a torn write."""
+    """No checksum covers properties, so a long run of zeros is what betrays a torn write."""
     properties = encode_properties({"long": "x" * 3 * lost})
     data = bytearray(record(properties=properties))
     start = len(data) - 2 * lost
@@ -336,7 +322,7 @@ def test_the_last_of_equal_properties_is_dispatched() -> None:
     assert request.tags_code == tags_code("last")
 
 
-@pytest.mark.parametrize("text", ["", "0" * 31, "g" * 32, "0" * 33, "0 " * 16, "０" * 32])
+@pytest.mark.parametrize("text", ["", "0" * 31, "g" * 32, "0" * 33, "0 " * 16, "\uff10" * 32])
 def test_a_malformed_offset_message_id_is_refused(text: str) -> None:
     """Ids come from operators; whatever they type, it is a `ValueError`."""
     with pytest.raises(ValueError, match=r"."):

@@ -1,0 +1,96 @@
+"""What the preparer may touch, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitbus.commitlog import file_preparer
+from commitbus.commitlog.file_preparer import FilePreparer
+from commitbus.commitlog.mapped_file import FilePolicy
+from commitbus.commitlog.mapped_file_queue import MappedFileQueue
+
+SIZE = 1 << 14
+STEP = 1024
+
+
+@pytest.fixture
+def files(tmp_path: Path, faulty: Any) -> Iterator[MappedFileQueue]:
+    files = MappedFileQueue(tmp_path / "log", SIZE, file_system=faulty, policy=FilePolicy())
+    yield files
+    files.close()
+    assert faulty.open_files == 0
+
+
+@pytest.fixture
+def preparer(files: MappedFileQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[FilePreparer]:
+    monkeypatch.setattr(file_preparer, "WARM_STEP_BYTES", STEP)
+    preparer = FilePreparer(files)
+    preparer.begin(files.file_for_append(0), 0)
+    yield preparer
+    preparer.stop()
+
+
+def settle(preparer: FilePreparer) -> None:
+    """Wait until the thread has nothing to do."""
+
+    def idle() -> bool:
+        return not preparer._working and preparer._frontier >= preparer._wanted
+
+    with preparer._changed:
+        assert preparer._changed.wait_for(idle, timeout=10)
+
+
+def test_it_warms_behind_what_the_writer_claimed(
+    files: MappedFileQueue, preparer: FilePreparer
+) -> None:
+    """The writer's bytes stay; what lies two steps ahead of them, and nothing more, is zeroed."""
+    files.files[0].write_at(0, b"\xff" * SIZE)
+    limit = preparer.advance(100)
+    settle(preparer)
+    left = bytes(files.files[0].buffer)
+    assert limit >= 100
+    assert left == b"\xff" * 100 + bytes(2 * STEP) + b"\xff" * (SIZE - 100 - 2 * STEP)
+
+
+def test_the_writer_asks_again_before_it_arrives(preparer: FilePreparer) -> None:
+    """One step early while there is more to warm, and not at all once the file is warm."""
+    preparer.advance(100)
+    settle(preparer)
+    assert preparer.advance(200) == 100 + STEP
+    preparer.advance(SIZE - 2 * STEP)
+    settle(preparer)
+    assert preparer.advance(SIZE - 1) == SIZE
+
+
+def test_a_file_is_left_alone_once_the_next_one_was_asked_for(
+    files: MappedFileQueue, preparer: FilePreparer
+) -> None:
+    """The writer ends it with a blank record, which no late warming may wipe out."""
+    preparer.advance(SIZE // 2)
+    following = preparer.next_file(SIZE)
+    assert preparer._wanted == preparer._frontier
+    assert not preparer._next_wanted
+    files.add(following)
+    preparer.begin(following, 0)
+
+
+def test_the_next_file_is_there_from_the_middle_of_the_current_one(
+    files: MappedFileQueue, preparer: FilePreparer
+) -> None:
+    """Not before, so that a store of a few messages takes the room of one file."""
+    path = files.directory / f"{SIZE:020d}"
+    preparer.advance(SIZE // 2 - 2 * STEP - 1)
+    settle(preparer)
+    assert not path.exists()
+    preparer.advance(SIZE // 2)
+    with preparer._changed:
+        assert preparer._changed.wait_for(lambda: preparer._next is not None, timeout=10)
+    assert path.exists()
+    following = preparer.next_file(SIZE)
+    assert following.base_offset == SIZE
+    files.add(following)
+    preparer.begin(following, 0)
