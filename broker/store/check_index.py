@@ -103,15 +103,14 @@ class IndexCheck:
             if entry is not None and (entry.key_hash, entry.physical_offset) == expected:
                 self._check_seconds(entry, request.store_timestamp)
                 self._next = next(self._entries, None)
-            elif is_vouched:
+            elif is_vouched and entry is not None:
                 self._report.not_in_index += 1
-                path, position = (self._directory, 0) if entry is None else self._place(entry)
                 self._report.add(
-                    path,
-                    position,
+                    *self._place(entry),
                     f"no entry for key hash {expected[0]} of the message at {expected[1]}",
                 )
             else:
+                # An index that ends early is filled up from its end, whoever opens the store.
                 self._report.to_be_recovered += 1
 
     def finish(self) -> None:

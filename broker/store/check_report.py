@@ -51,8 +51,8 @@ class CheckReport:
     not_in_index: int = 0
     """Keys of messages without an entry that should have one."""
     to_be_recovered: int = 0
-    """Units and entries that are missing or wrong after an unclean stop, within what the next start
-    derives from the log anyway: no problems."""
+    """Units and entries that the next start derives from the log anyway, and therefore no problems:
+    those of the last messages before an unclean stop, and those behind the end of the index."""
     of_deleted_topics: int = 0
     """Messages whose topic has no consume queue any more."""
     problem_count: int = 0

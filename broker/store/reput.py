@@ -25,6 +25,8 @@ from commitbus.flush.doorbell import Doorbell
 BATCH_RECORDS: Final = 512
 """Records per step. What a step costs besides is shared among them: lock, wake-up, numpy calls."""
 FULL_DISK_RETRY_S: Final = 1.0
+LEFT_UNINDEXED_BYTES: Final = 64 << 20
+"""A stop waits for an index that is behind by no more than this: about a second."""
 _NOT_QUEUED: Final = (TRANSACTION_PREPARED, TRANSACTION_ROLLED_BACK)
 """Such messages get no consume queue unit."""
 
@@ -156,7 +158,7 @@ class Reput:
     def stop(self) -> None:
         """Fill the queues up to the confirm offset and end the thread.
 
-        An index that is still far behind is left to the next start, and so is everything when the
+        An index that is still far behind goes on at the next start; so does everything when the
         disk is full.
         """
         self._stopping = True
@@ -171,7 +173,7 @@ class Reput:
                 self._bell.wait(FULL_DISK_RETRY_S if waits_for_room else None)
                 # Read before the work: what was confirmed before stop() is then still dispatched.
                 last = self._stopping
-                while self._fill_queues() or (not self._stopping and self._fill_index()):
+                while self._fill_queues() or self._fill_index():
                     pass
                 if last:
                     return
@@ -206,6 +208,8 @@ class Reput:
     def _fill_index(self) -> bool:
         """Take one batch to an index that is behind the queues. False: it is not, or must wait."""
         start, end = self._indexed_to, self._dispatched.physical_offset
+        if self._stopping and end - start > LEFT_UNINDEXED_BYTES:
+            return False
         if start >= end or self._clock.monotonic_s() < self._index_resumes_s:
             return False
         self._put_index(*self._next_batch(start, end))

@@ -157,6 +157,12 @@ def rocketmq_store(shared_dir: Path, tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture
+def config() -> StoreConfig:
+    """The sizes of the tests' stores, for a test that removes what tells them."""
+    return small_config()
+
+
+@pytest.fixture
 def make_message() -> Callable[..., OutgoingMessage]:
     """Build a message: topic, queue_id, body, and properties by name."""
     return message
