@@ -53,6 +53,7 @@ class MetadataStore:
     Raises:
         StateFileError: The database or a file of `config/` is not what it should be.
         StateVersionError: The database was written by a newer commitbus.
+        StateWriteError: The disk does not take what was imported.
     """
 
     def __init__(self, store_directory: Path, *, clock: Clock, file_system: FileSystem) -> None:

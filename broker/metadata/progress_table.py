@@ -457,22 +457,25 @@ class ProgressTable:
 
     def _write_mirror(self) -> None:
         self._mirrored_at_s = self._clock.monotonic_s()
-        sequence = self._journal.sequence
-        if sequence == self._mirrored_sequence:
+        if self._journal.sequence == self._mirrored_sequence:
             return
+        try:
+            self._save_mirror()
+        except OSError as error:
+            _log.warning(
+                "mirror not written", extra={"file": str(self._mirror.path), "reason": str(error)}
+            )
+
+    def _save_mirror(self) -> None:
+        sequence = self._journal.sequence
         with self._lock:
             items = self.items()
         offsets: list[tuple[Key, int]] = []
         for key, progress in items:
             with self._lock:
                 offsets.append((key, progress.committed_offset))
-        try:
-            self._mirror.save(encode_offsets(offsets))
-            self._mirrored_sequence = sequence
-        except OSError as error:
-            _log.warning(
-                "mirror not written", extra={"file": str(self._mirror.path), "reason": str(error)}
-            )
+        self._mirror.save(encode_offsets(offsets))
+        self._mirrored_sequence = sequence
 
     # Opening, on the SQLite thread
 
@@ -504,8 +507,12 @@ class ProgressTable:
             raise StateWriteError(self._journal.path, str(error)) from error
         self._mirrored_at_s = self._clock.monotonic_s()
         if imported:
-            # At once: found without our mark again, the file would undo what is acknowledged now.
-            self._write_mirror()
+            # At once, or not at all: found without our mark again, the file would undo what is
+            # acknowledged from now on.
+            try:
+                self._save_mirror()
+            except OSError as error:
+                raise StateWriteError(self._mirror.path, str(error)) from error
 
     def _replay(self, entry: JournalEntry) -> None:
         if entry.kind == EntryKind.DEFINE and entry.key_id not in self._by_id:

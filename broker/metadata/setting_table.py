@@ -18,7 +18,7 @@ from commitbus.broker.metadata.documents import (
     parse_document,
     table,
 )
-from commitbus.broker.metadata.errors import StateFileError
+from commitbus.broker.metadata.errors import StateFileError, StateWriteError
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.names import IllegalNameError
 from commitbus.broker.metadata.rocketmq_config import ConfigFile
@@ -71,6 +71,7 @@ class SettingTable(Generic[Config]):
 
         Raises:
             StateFileError: A row or the file is not as it should be.
+            StateWriteError: What was imported cannot be marked as such.
         """
         try:
             rows = list(database.table(self._name).rows_where(order_by="name"))
@@ -87,8 +88,11 @@ class SettingTable(Generic[Config]):
         with database.atomic():
             database.table(self._name).delete_where()
             database.table(self._name).insert_all(map(_row, self._entries, self._entries.values()))
-        # At once: a file that is found without our mark again would undo later changes.
-        self.write_mirror()
+        # At once, or not at all: found without our mark again, the file would undo later changes.
+        try:
+            self._save_mirror()
+        except OSError as error:
+            raise StateWriteError(self._mirror.path, str(error)) from error
         _log.info(
             "settings imported", extra={"file": str(self._mirror.path), "count": len(self.configs)}
         )
@@ -116,10 +120,8 @@ class SettingTable(Generic[Config]):
         """Bring RocketMQ's file up to date, on the SQLite thread. A failure is tried again."""
         if not self._mirror_is_behind:
             return
-        self._mirror_is_behind = False  # before the copy: a change after it sets it again
         try:
-            entries = dict[str | int, Json](self._entries.copy().items())
-            self._mirror.save({self._mirror_key: entries})
+            self._save_mirror()
             self._mirror_fails = False
         except OSError as error:
             self._mirror_is_behind = True
@@ -129,6 +131,11 @@ class SettingTable(Generic[Config]):
                     extra={"file": str(self._mirror.path), "reason": str(error)},
                 )
             self._mirror_fails = True
+
+    def _save_mirror(self) -> None:
+        self._mirror_is_behind = False  # before the copy: a change after it sets it again
+        entries = dict[str | int, Json](self._entries.copy().items())
+        self._mirror.save({self._mirror_key: entries})
 
     def _fill(self, path: Path, name: str, entry: Json) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -271,20 +272,36 @@ def test_a_damaged_row_stops_the_opening(open_store: Open, tmp_path: Path) -> No
         open_store(tmp_path)
 
 
+def _refuse_to_replace(_source: Path, _target: Path) -> Path:
+    raise OSError(errno.EROFS, "read-only")
+
+
+def test_an_import_that_cannot_be_marked_does_not_open(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(tmp_path / "config" / "topics.json", '{"topicConfigTable":{"orders":{}}}')
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", _refuse_to_replace)
+        with pytest.raises(StateWriteError, match="read-only"):
+            open_store(tmp_path)
+    assert open_store(tmp_path).topics() == [TopicConfig("orders")]
+
+
 def test_a_mirror_that_cannot_be_written_costs_nothing_but_a_warning(
-    open_store: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    open_store: Open,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     metadata = open_store(tmp_path)
-    trio.run(metadata.put_topic, FIFO)
-    (tmp_path / "config").rmdir() if (tmp_path / "config").exists() else None
-    (tmp_path / "config").write_bytes(b"in the way")
-    with caplog.at_level(logging.WARNING):
+    metadata._thread.run_sync(metadata._write_mirrors)
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(Path, "replace", _refuse_to_replace)
+        trio.run(metadata.put_topic, FIFO)
         metadata._thread.run_sync(metadata._write_mirrors)
         metadata._thread.run_sync(metadata._write_mirrors)
-    assert [record.getMessage() for record in caplog.records] == ["mirror not written"] * 2, (
-        "once for each file, not at each try"
-    )
-    (tmp_path / "config").unlink()
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ["mirror not written"], "once, not at each try"
     metadata.close()
     assert b'"orders"' in (tmp_path / "config" / "topics.json").read_bytes()
 

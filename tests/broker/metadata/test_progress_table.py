@@ -334,6 +334,26 @@ def test_a_damaged_offset_file_stops_the_opening(
     assert file.read_text() == text
 
 
+def test_an_import_that_cannot_be_marked_does_not_open(
+    open_table: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "config" / "consumerOffset.json"
+    file.parent.mkdir()
+    file.write_text('{"offsetTable":{"t@g":{0:5}}}')
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", _refuse_to_replace)
+        with pytest.raises(StateWriteError, match="read-only"):
+            open_table(tmp_path)
+    table = open_table(tmp_path)
+    progress = table.get("g", "t", 0)
+    assert progress is not None
+    assert progress.committed_offset == 5
+
+
+def _refuse_to_replace(_source: Path, _target: Path) -> Path:
+    raise OSError(errno.EROFS, "read-only")
+
+
 def test_a_mirror_that_cannot_be_written_costs_nothing_but_a_warning(
     open_table: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
