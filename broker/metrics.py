@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.names import RETRY_TOPIC_PREFIX, is_system_topic
 from commitbus.broker.metadata.topics import MessageType
-from commitbus.broker.queue_times import store_timestamp
+from commitbus.broker.queue_times import NEVER_MS, store_timestamp
 from commitbus.broker.rpc.call import Call, RpcError, Send
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.store.message_store import MessageStore
@@ -34,6 +34,7 @@ LATENCY_BUCKETS_MS: Final = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
 Metric = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 _NODE_LABELS: Final = ("cluster", "node_type", "node_id", "otel_scope_name")
+_CONSUMER_LABELS: Final = (*_NODE_LABELS, "topic", "consumer_group", "is_retry", "is_system")
 
 
 class _Calls(NamedTuple):
@@ -247,24 +248,22 @@ class BrokerCollector(Collector):
 
     def _traffic(self, snapshot: _Snapshot) -> Iterable[Metric]:
         labels = (*_NODE_LABELS, "topic", "message_type", "is_system")
-        messages = CounterMetricFamily("rocketmq_messages_in", "Messages stored.", labels=labels)
-        size = CounterMetricFamily("rocketmq_throughput_in", "Bytes of them.", labels=labels)
+        stored = CounterMetricFamily("rocketmq_messages_in", "Messages stored.", labels=labels)
+        stored_bytes = CounterMetricFamily("rocketmq_throughput_in", "Their bytes.", labels=labels)
         for topic, kind, count, size_bytes in snapshot.sent:
             values = (*self._node, topic, kind, _is_system(topic))
-            messages.add_metric(values, count)
-            size.add_metric(values, size_bytes)
-        yield messages
-        yield size
-        labels = (*_NODE_LABELS, "topic", "consumer_group", "is_retry", "is_system")
-        messages = CounterMetricFamily(
-            "rocketmq_messages_out", "Messages delivered.", labels=labels
+            stored.add_metric(values, count)
+            stored_bytes.add_metric(values, size_bytes)
+        delivered = CounterMetricFamily(
+            "rocketmq_messages_out", "Messages delivered.", labels=_CONSUMER_LABELS
         )
-        size = CounterMetricFamily("rocketmq_throughput_out", "Bytes of them.", labels=labels)
+        delivered_bytes = CounterMetricFamily(
+            "rocketmq_throughput_out", "Their bytes.", labels=_CONSUMER_LABELS
+        )
         for topic, group, count, size_bytes in snapshot.received:
-            messages.add_metric(self._consumer(group, topic), count)
-            size.add_metric(self._consumer(group, topic), size_bytes)
-        yield messages
-        yield size
+            delivered.add_metric(self._consumer(group, topic), count)
+            delivered_bytes.add_metric(self._consumer(group, topic), size_bytes)
+        return (stored, stored_bytes, delivered, delivered_bytes)
 
     def _lag(self, snapshot: _Snapshot) -> Iterable[Metric]:
         lags: dict[tuple[str, str], int] = defaultdict(int)
@@ -277,17 +276,14 @@ class BrokerCollector(Collector):
             lags[key] += max(0, max_offset - queue.committed_offset)
             in_flights[key] += queue.in_flight
             oldest_ms = store_timestamp(store, queue.topic, queue.queue_id, queue.committed_offset)
-            if oldest_ms >= 0:
-                latencies[key] = max(latencies[key], now_ms - oldest_ms)
-            else:
-                latencies[key] += 0
+            age_ms = now_ms - oldest_ms if oldest_ms != NEVER_MS else 0
+            latencies[key] = max(latencies[key], age_ms)
         for name, text, values in (
             ("rocketmq_consumer_lag_messages", "Not acknowledged yet.", lags),
             ("rocketmq_consumer_lag_latency_milliseconds", "Age of the oldest of them.", latencies),
             ("rocketmq_consumer_inflight_messages", "Delivered, not acknowledged.", in_flights),
         ):
-            labels = (*_NODE_LABELS, "topic", "consumer_group", "is_retry", "is_system")
-            gauge = GaugeMetricFamily(name, text, labels=labels)
+            gauge = GaugeMetricFamily(name, text, labels=_CONSUMER_LABELS)
             for (group, topic), value in values.items():
                 gauge.add_metric(self._consumer(group, topic), value)
             yield gauge

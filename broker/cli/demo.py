@@ -142,14 +142,13 @@ def _through_spark(directory: Path, bodies: set[bytes]) -> None:
 
     print("Reading the same log with Spark (its start takes some seconds) ...")
     try:
-        spark = spark_session("commitbus demo")
+        spark = spark_session("commitbus demo", **{"spark.ui.showConsoleProgress": "false"})
     except JavaNotFoundError as error:
         raise CommandError(str(error)) from None
     try:
-        begin_s = time.monotonic()
         log = spark.read.format("commitlog").load(str(directory)).filter(f"topic = '{TOPIC}'")
         rows = log.select("queue_id", "queue_offset", "tags", "keys", "body").collect()
-        _print_rate("Spark read", len(rows), begin_s)
+        print(f"Spark read {len(rows)} rows. By queue and tag:")
         log.groupBy("queue_id", "tags").count().orderBy("queue_id", "tags").show()
     finally:
         spark.stop()

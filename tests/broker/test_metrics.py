@@ -43,7 +43,7 @@ async def call(kind: MethodKind, handler: Callable[..., object]) -> list[tuple[s
 
     arguments = (pb.SendMessageRequest(), CALL) + ((send,) if kind.streams_responses else ())
     try:
-        result = timed.handler(*arguments)  # type: ignore[call-arg, arg-type]
+        result = timed.handler(*arguments)  # type: ignore[arg-type]
         if not isinstance(result, Message):
             await result
     except RpcError:
@@ -164,10 +164,9 @@ def test_a_scrape_has_rocketmq_s_names_and_labels(tmp_path: Path) -> None:
             context = running.context
             await put_topic(context, admin.PutTopicRequest(name="orders", write_queue_nums=1))
             for body in (b"one", b"three"):
-                sent = await send_message(
+                await send_message(
                     context, admin.SendMessageRequest(topic="orders", body=body, queue_id=0)
                 )
-            assert sent.queue_offset == 1
             progress = context.progress.create("g", "orders", 0, 0)
             context.progress.deliver(
                 progress,
