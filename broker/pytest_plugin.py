@@ -16,7 +16,7 @@ def commitbus_broker() -> Iterator[Broker]:
     """A running broker with an empty store in a temporary directory, for one test."""
     # Every pytest run of an environment that has commitbus loads this module: only those tests
     # that want a broker pay for importing one.
-    from commitbus.broker.embedded import Broker  # noqa: PLC0415
+    from commitbus.broker.embedded import Broker  # noqa: PLC0415 - see above
 
     with Broker() as broker:
         yield broker

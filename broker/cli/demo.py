@@ -138,7 +138,7 @@ def _receive(consumer: Any, count: int) -> set[bytes]:  # noqa: ANN401 - the cli
 
 def _through_spark(directory: Path, bodies: set[bytes]) -> None:
     """Read the log with Spark and compare."""
-    from commitbus.flush.spark.java import JavaNotFoundError, spark_session  # noqa: PLC0415
+    from commitbus.flush.spark.java import JavaNotFoundError, spark_session  # noqa: PLC0415 - optional
 
     print("Reading the same log with Spark (its start takes some seconds) ...")
     try:

@@ -16,9 +16,9 @@ def progress_bar() -> Iterator[Progress]:
         yield no_progress
         return
     # rich takes 0.1 s to import: only who watches pays for it.
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import Progress as Bar  # noqa: PLC0415
-    from rich.progress import TaskID  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415 - see above
+    from rich.progress import Progress as Bar  # noqa: PLC0415 - see above
+    from rich.progress import TaskID  # noqa: PLC0415 - see above
 
     tasks: dict[str, TaskID] = {}
     with Bar(console=Console(stderr=True), transient=True) as bar:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import pytest
 import trio
@@ -195,7 +195,7 @@ def test_a_failed_fsync_stops_the_broker_and_names_the_file(tmp_path: Path, mode
                         run_broker,
                         config(tmp_path / "store", flush_mode=mode, flush_interval_ms=10),
                         trio.Event(),
-                        file_system=file_system,  # type: ignore[arg-type]
+                        file_system=cast("FileSystem", file_system),
                     )
                 )
                 await trio.to_thread.run_sync(send, running.endpoint, b"durable")
