@@ -1,0 +1,201 @@
+"""AckMessage and ChangeInvisibleDuration: which handles are good, and what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+
+Run = Callable[..., None]
+
+
+def replaced(handle: str, field: int, value: object) -> str:
+    """A handle with one of its fields changed."""
+    fields = handle.split(" ")
+    fields[field] = str(value)
+    return " ".join(fields)
+
+
+def test_an_acknowledged_message_is_done_and_may_be_acknowledged_again(run: Run) -> None:
+    """A client repeats an ack whose answer it missed."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1", b"2")
+        handles = (await bus.receive()).handles
+        assert await bus.ack(*handles) == [pb.OK, pb.OK]
+        assert await bus.ack(handles[0]) == [pb.OK]
+        await bus.sleep(60)
+        assert await bus.ack(handles[0]) == [pb.OK]
+        progress = bus.context.progress.get("G", "T", 0)
+        assert (progress.committed_offset, progress.in_flight_count) == (2, 0)
+
+    run(scenario)
+
+
+def test_each_entry_has_its_own_result(run: Run) -> None:
+    """And the response says when they differ; each echoes what was asked."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1")
+        (handle,) = (await bus.receive()).handles
+        request = pb.AckMessageRequest()
+        request.group.name, request.topic.name = "G", "T"
+        request.entries.add(receipt_handle=handle, message_id="m1")
+        request.entries.add(receipt_handle="garbage", message_id="m2")
+        response = await bus.unary("AckMessage", request)
+        assert response.status.code == pb.MULTIPLE_RESULTS
+        assert [entry.message_id for entry in response.entries] == ["m1", "m2"]
+        assert [entry.receipt_handle for entry in response.entries] == [handle, "garbage"]
+        assert [entry.status.code for entry in response.entries] == [
+            *(pb.OK, pb.INVALID_RECEIPT_HANDLE)
+        ]
+
+    run(scenario)
+
+
+def test_handles_that_name_nothing_delivered_are_invalid(run: Run) -> None:
+    """Made up, of another broker, queue, group or topic, or not delivered yet."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.topic("Other")
+        await bus.send(b"1", b"2")
+        (handle,) = (await bus.receive(batch=1)).handles
+        wrong = [
+            "",
+            replaced(handle, 5, "broker-b"),
+            replaced(handle, 6, 7),
+            replaced(handle, 7, 1),
+            replaced(handle, 7, 2**62),
+        ]
+        assert set(await bus.ack(*wrong)) == {pb.INVALID_RECEIPT_HANDLE}
+        assert await bus.ack(handle, group="Nobody") == [pb.INVALID_RECEIPT_HANDLE]
+        assert await bus.ack(handle, topic="Other") == [pb.INVALID_RECEIPT_HANDLE]
+        assert await bus.ack(handle) == [pb.OK]
+
+    run(scenario)
+
+
+def test_a_request_without_entries_or_with_illegal_names_is_refused(run: Run) -> None:
+    """As a whole, by the status of the response."""
+
+    async def scenario(bus: Any) -> None:
+        request = pb.AckMessageRequest()
+        assert (await bus.unary("AckMessage", request)).status.code == pb.ILLEGAL_CONSUMER_GROUP
+        request.group.name = "G"
+        assert (await bus.unary("AckMessage", request)).status.code == pb.ILLEGAL_TOPIC
+        request.topic.name = "T"
+        assert (await bus.unary("AckMessage", request)).status.code == pb.BAD_REQUEST
+        response = await bus.unary("AckMessage", request, bus.call(""))
+        assert response.status.code == pb.CLIENT_ID_REQUIRED
+
+    run(scenario)
+
+
+def test_an_expired_handle_is_invalid_even_before_the_redelivery(run: Run) -> None:
+    """Whoever holds it must not work on the message any longer."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1")
+        (handle,) = (await bus.receive(invisible_s=10)).handles
+        await bus.sleep(10)
+        assert await bus.ack(handle) == [pb.INVALID_RECEIPT_HANDLE]
+        assert (await bus.receive()).bodies == [b"1"]
+
+    run(scenario)
+
+
+def test_a_changed_time_counts_from_the_change_and_gives_a_new_handle(run: Run) -> None:
+    """A receiver that waits gets the message when the new time is over."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1")
+        (handle,) = (await bus.receive(invisible_s=60)).handles
+        async with trio.open_nursery() as nursery:
+            results: list[Any] = []
+
+            async def receive() -> None:
+                results.append(await bus.receive())
+
+            nursery.start_soon(receive)
+            await bus.sleep(1)
+            response = await bus.change(handle, 4)
+            assert response.status.code == pb.OK
+            assert response.receipt_handle != handle
+            await bus.sleep(3.9)
+            assert not results
+            await bus.sleep(0.2)
+            assert results[0].bodies == [b"1"]
+        assert results[0].messages[0].system_properties.delivery_attempt == 2
+
+    run(scenario)
+
+
+def test_the_old_handle_acknowledges_until_its_own_time_is_over(run: Run) -> None:
+    """A client may have lost the answer that brought the new one."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1", b"2")
+        first, second = (await bus.receive(invisible_s=10)).handles
+        await bus.sleep(1)
+        for handle in (first, second):
+            await bus.change(handle, 3600)
+        await bus.sleep(8)
+        assert await bus.ack(first) == [pb.OK]
+        await bus.sleep(2)
+        assert await bus.ack(second) == [pb.INVALID_RECEIPT_HANDLE]
+        assert bus.context.progress.get("G", "T", 0).committed_offset == 1
+
+    run(scenario)
+
+
+def test_the_latest_handle_is_good_as_long_as_the_changed_time(run: Run) -> None:
+    """However short the first time was."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1")
+        (handle,) = (await bus.receive(invisible_s=2)).handles
+        await bus.sleep(1)
+        changed = (await bus.change(handle, 3600)).receipt_handle
+        await bus.sleep(3000)
+        assert await bus.ack(changed) == [pb.OK]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("suspend", "attempt"), [(True, 1), (False, 2)])
+def test_a_message_given_back_at_once_is_there_at_once(
+    run: Run, attempt: int, *, suspend: bool
+) -> None:
+    """A time of zero is legal here; a suspended delivery does not count as an attempt."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1")
+        (handle,) = (await bus.receive()).handles
+        assert (await bus.change(handle, 0, suspend=suspend)).status.code == pb.OK
+        (message,) = (await bus.receive()).messages
+        assert message.system_properties.delivery_attempt == attempt
+
+    run(scenario)
+
+
+def test_a_change_is_refused_for_what_is_not_in_flight_and_for_illegal_times(run: Run) -> None:
+    """An acknowledged message must not come back."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1")
+        (handle,) = (await bus.receive()).handles
+        for seconds in (-1, 12 * 3600 + 1):
+            response = await bus.change(handle, seconds)
+            assert response.status.code == pb.ILLEGAL_INVISIBLE_TIME
+        assert (await bus.change("x", 1)).status.code == pb.INVALID_RECEIPT_HANDLE
+        assert (await bus.change(handle, 1, topic="")).status.code == pb.ILLEGAL_TOPIC
+        assert (await bus.change(handle, 1, group="")).status.code == pb.ILLEGAL_CONSUMER_GROUP
+        await bus.ack(handle)
+        assert (await bus.change(handle, 1)).status.code == pb.INVALID_RECEIPT_HANDLE
+
+    run(scenario)

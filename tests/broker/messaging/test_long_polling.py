@@ -1,0 +1,196 @@
+"""Who is woken: enough receivers for what arrived, never all, and no wake-up is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+import trio.testing
+
+from commitbus.broker.messaging.errors import TooManyRequestsError
+from commitbus.broker.messaging.long_polling import WAITING_POLLS_MAX, LongPolling
+from commitbus.broker.store.reput import Arrival
+from commitbus.commitlog.types import QueueOffset
+
+
+class TrioClock:
+    def now_ms(self) -> int:
+        return round(trio.current_time() * 1000)
+
+    def monotonic_s(self) -> float:
+        return trio.current_time()
+
+
+class Line:
+    """Receivers that wait, and a record of who was woken."""
+
+    def __init__(self) -> None:
+        self.polls = LongPolling(TrioClock())
+        self.woken: list[str] = []
+
+    async def receive(
+        self, name: str, group: str = "G", topic: str = "T", capacity: int = 1
+    ) -> None:
+        with self.polls.join(group, topic, capacity) as receiver:
+            await receiver.wait()
+            self.woken.append(name)
+
+    async def arrive(self, end: int, topic: str = "T", queue_id: int = 0) -> None:
+        arrival = Arrival(topic, queue_id, QueueOffset(end))
+        await trio.to_thread.run_sync(self.polls.on_arrival, [arrival])
+        await trio.testing.wait_all_tasks_blocked()
+
+
+Scenario = Callable[[Line, trio.Nursery, trio.testing.MockClock], Awaitable[None]]
+
+
+def run(scenario: Scenario) -> None:
+    clock = trio.testing.MockClock()
+
+    async def main() -> None:
+        line = Line()
+        line.polls.attach(trio.lowlevel.current_trio_token())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(line.polls.run_timer)
+            await scenario(line, nursery, clock)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=clock)
+
+
+async def line_up(line: Line, nursery: trio.Nursery, names: str, capacity: int = 1) -> None:
+    for name in names:
+        nursery.start_soon(line.receive, name, "G", "T", capacity)
+        await trio.testing.wait_all_tasks_blocked()
+
+
+def test_as_many_are_woken_as_there_are_messages_the_first_first() -> None:
+    """Ten wait, two messages come."""
+
+    async def scenario(line: Line, nursery: trio.Nursery, _: trio.testing.MockClock) -> None:
+        await line_up(line, nursery, "abcdefghij")
+        await line.arrive(2)
+        assert line.woken == ["a", "b"]
+        await line.arrive(3)
+        assert line.woken == ["a", "b", "c"]
+
+    run(scenario)
+
+
+def test_receivers_of_batches_are_woken_by_the_batch() -> None:
+    """Forty messages are two batches of 32."""
+
+    async def scenario(line: Line, nursery: trio.Nursery, _: trio.testing.MockClock) -> None:
+        await line_up(line, nursery, "abcd", capacity=32)
+        await line.arrive(40)
+        assert line.woken == ["a", "b"]
+
+    run(scenario)
+
+
+def test_every_group_of_the_topic_is_woken_and_no_other_topic() -> None:
+    """Each group gets each message."""
+
+    async def scenario(line: Line, nursery: trio.Nursery, _: trio.testing.MockClock) -> None:
+        nursery.start_soon(line.receive, "g", "G")
+        nursery.start_soon(line.receive, "h", "H")
+        nursery.start_soon(line.receive, "other", "G", "U")
+        await trio.testing.wait_all_tasks_blocked()
+        await line.arrive(1)
+        assert sorted(line.woken) == ["g", "h"]
+
+    run(scenario)
+
+
+def test_a_receiver_that_leaves_unused_hands_its_wake_up_on() -> None:
+    """Its client has gone in the very moment in which a message came."""
+
+    async def scenario(line: Line, nursery: trio.Nursery, _: trio.testing.MockClock) -> None:
+        with line.polls.join("G", "T", 1):
+            await line_up(line, nursery, "b")
+            await line.arrive(1)
+            assert line.woken == []
+        await trio.testing.wait_all_tasks_blocked()
+        assert line.woken == ["b"]
+
+    run(scenario)
+
+
+def test_what_arrives_while_a_receiver_looks_ends_its_next_wait() -> None:
+    """Otherwise a message could lie there for the whole polling time."""
+
+    async def scenario(line: Line, _: trio.Nursery, __: trio.testing.MockClock) -> None:
+        with line.polls.join("G", "T", 1) as receiver:
+            await line.arrive(1)
+            await receiver.wait()
+            with trio.move_on_after(0) as scope:
+                await receiver.wait()
+            assert scope.cancelled_caught
+
+    run(scenario)
+
+
+def test_a_queue_that_begins_again_wakes_as_well() -> None:
+    """Its topic was deleted and made anew."""
+
+    async def scenario(line: Line, nursery: trio.Nursery, _: trio.testing.MockClock) -> None:
+        await line.arrive(100)
+        await line_up(line, nursery, "abc")
+        await line.arrive(1)
+        assert line.woken == ["a"]
+
+    run(scenario)
+
+
+def test_an_expiry_wakes_one_receiver_at_its_time() -> None:
+    """The earliest that anybody noted counts; one timer serves all lines."""
+
+    async def scenario(line: Line, nursery: trio.Nursery, clock: trio.testing.MockClock) -> None:
+        await line_up(line, nursery, "ab")
+        line.polls.note_expiry("G", "T", 9000)
+        line.polls.note_expiry("G", "T", 5000)
+        line.polls.note_expiry("G", "T", 7000)
+        line.polls.note_expiry("Nobody", "T", 1000)
+        await trio.testing.wait_all_tasks_blocked()
+        for seconds, woken in [(4.9, []), (0.2, ["a"]), (10, ["a"])]:
+            clock.jump(seconds)
+            await trio.testing.wait_all_tasks_blocked()
+            assert line.woken == woken
+        line.polls.note_expiry("G", "T", 0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert line.woken == ["a", "b"]
+
+    run(scenario)
+
+
+def test_a_full_line_turns_receivers_away() -> None:
+    """And has room again when one leaves."""
+
+    async def scenario(line: Line, _: trio.Nursery, __: trio.testing.MockClock) -> None:
+        async with trio.open_nursery() as inner:
+            for _number in range(WAITING_POLLS_MAX):
+                inner.start_soon(line.receive, "x")
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(TooManyRequestsError, match="polling full"):
+                await line.receive("y")
+            with line.polls.join("Other", "T", 1):
+                pass
+            inner.cancel_scope.cancel()
+        with line.polls.join("G", "T", 1):
+            pass
+        assert line.polls._lines == {}
+
+    run(scenario)
+
+
+def test_arrivals_after_the_run_ended_wake_nobody() -> None:
+    """The store is closed after the trio run that served it."""
+    polls = LongPolling(TrioClock())
+
+    async def main() -> None:
+        polls.attach(trio.lowlevel.current_trio_token())
+        polls.detach()
+
+    trio.run(main)
+    polls.on_arrival([Arrival("T", 0, QueueOffset(1))])

@@ -1,0 +1,141 @@
+"""Automatic renewal: for as long as the consumer lives, and not longer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from commitbus.broker.metadata.errors import StateWriteError
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+
+Run = Callable[..., None]
+
+
+async def live(bus: Any, seconds: float, client_id: str = "client") -> None:
+    """Let time pass with a heartbeat every 10 seconds, as clients send them."""
+    request = pb.HeartbeatRequest(client_type=pb.PUSH_CONSUMER)
+    request.group.name = "G"
+    for _ in range(int(seconds / 10)):
+        await bus.unary("Heartbeat", request, bus.call(client_id))
+        for _ in range(2):
+            await bus.sleep(5)
+
+
+def test_a_living_consumer_keeps_its_messages_and_its_handle(run: Run) -> None:
+    """Ten minutes of work on one message, then the ack."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"slow")
+        received = await bus.receive(auto_renew=True, invisible_s=None)
+        await live(bus, 600)
+        assert bus.context.progress.get("G", "T", 0).next_expiry_ms > bus.now_ms()
+        assert await bus.ack(*received.handles) == [pb.OK]
+
+    run(scenario)
+
+
+def test_renewal_ends_after_three_hours(run: Run) -> None:
+    """A consumer that hangs still sends heartbeats."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"stuck")
+        await bus.receive(auto_renew=True, invisible_s=None)
+        await live(bus, 3 * 3600 + 90)
+        assert (await bus.receive(call=bus.call("other"))).bodies == [b"stuck"]
+
+    run(scenario)
+
+
+def test_a_terminated_consumers_messages_are_visible_after_a_second(run: Run) -> None:
+    """To a consumer that waits already."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"a")
+        await bus.receive(auto_renew=True, invisible_s=None)
+        request = pb.NotifyClientTerminationRequest()
+        assert (await bus.unary("NotifyClientTermination", request)).status.code == pb.OK
+        await bus.sleep(1.01)
+        assert (await bus.receive(call=bus.call("other"))).bodies == [b"a"]
+
+    run(scenario)
+
+
+def test_a_consumer_that_is_silent_loses_its_messages(run: Run) -> None:
+    """After two minutes without a call."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"a")
+        await bus.receive(auto_renew=True, invisible_s=None)
+        for _ in range(24):
+            await bus.sleep(5)
+        assert bus.context.clients.get("client") is None
+        await bus.sleep(1.01)
+        assert (await bus.receive(call=bus.call("other"))).bodies == [b"a"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("seconds", [5, 300])
+def test_a_time_set_by_the_consumer_is_not_renewed(run: Run, seconds: int) -> None:
+    """It failed to consume the message and wants it again after the group's backoff."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"a")
+        (handle,) = (await bus.receive(auto_renew=True, invisible_s=None)).handles
+        await bus.change(handle, seconds)
+        await live(bus, seconds + 10)
+        (message,) = (await bus.receive()).messages
+        assert message.system_properties.delivery_attempt == 2
+
+    run(scenario)
+
+
+def test_what_was_received_without_renewal_expires_on_time(run: Run) -> None:
+    """However alive its consumer is."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"a")
+        await bus.receive(invisible_s=30)
+        await live(bus, 30)
+        assert (await bus.receive()).bodies == [b"a"]
+
+    run(scenario)
+
+
+def test_renewal_goes_on_after_a_restart(run: Run) -> None:
+    """Who holds the message is kept with it."""
+    handles: list[str] = []
+
+    async def before(bus: Any) -> None:
+        await bus.send(b"a")
+        handles.extend((await bus.receive(auto_renew=True, invisible_s=None)).handles)
+
+    async def after(bus: Any) -> None:
+        await live(bus, 200)
+        assert await bus.ack(*handles) == [pb.OK]
+
+    run(before)
+    run(after)
+
+
+def test_a_renewal_that_cannot_be_saved_does_not_stop_the_broker(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Any
+) -> None:
+    """The message is delivered once more; everything else goes on."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"a")
+        await bus.receive(auto_renew=True, invisible_s=None)
+
+        def fail(*_: object, **__: object) -> None:
+            raise StateWriteError(tmp_path, "no space")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(bus.context.progress, "change_invisible", fail)
+            await live(bus, 70)
+        assert (await bus.receive()).bodies == [b"a"]
+
+    run(scenario)
+    assert "renewal not saved" in caplog.text
