@@ -153,7 +153,7 @@ def test_what_is_wrong_with_a_request_is_its_status(run: Run) -> None:
         await bus.topic("Sealed", perm=2)
         await bus.group("Off", consume_enable=False)
         await bus.group("Fifo", consume_message_orderly=True)
-        expected = {
+        expected: dict[pb.Code, dict[str, Any]] = {
             pb.ILLEGAL_TOPIC: {"topic": "rmq_sys_x"},
             pb.TOPIC_NOT_FOUND: {"topic": "Nope"},
             pb.ILLEGAL_CONSUMER_GROUP: {"group": "a b"},

@@ -1,0 +1,99 @@
+"""The registry of clients: who is alive, and for how long after its last sign."""
+
+from __future__ import annotations
+
+import pytest
+
+from commitbus.broker.messaging import clients as module
+from commitbus.broker.messaging.clients import DISCONNECT_GRACE_MS, IDLE_MS, ClientRegistry
+from commitbus.broker.messaging.errors import ClientIdRequiredError
+from commitbus.broker.rpc.call import Call
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_s(self) -> float:
+        return self.ms / 1000
+
+
+def call(client_id: str) -> Call:
+    metadata = {
+        "x-mq-client-id": client_id,
+        "x-mq-language": "KLINGON",
+        "x-mq-client-version": "9",
+    }
+    return Call("", metadata, "127.0.0.1:5", None, None)
+
+
+def test_a_client_is_what_its_calls_say() -> None:
+    """Any language is fine; the second call finds the same client."""
+    registry = ClientRegistry(Clock())
+    client = registry.seen(call("a"))
+    assert (client.language, client.version, client.peer) == ("KLINGON", "9", "127.0.0.1:5")
+    assert registry.seen(call("a")) is client
+    assert (len(registry), list(registry.all()), registry.get("b")) == (1, [client], None)
+
+
+@pytest.mark.parametrize("client_id", ["", "  ", "x" * 1025])
+def test_a_call_without_a_usable_id_is_nobodys(client_id: str) -> None:
+    """It is not registered either."""
+    registry = ClientRegistry(Clock())
+    with pytest.raises(ClientIdRequiredError):
+        registry.seen(call(client_id))
+    assert len(registry) == 0
+
+
+def test_a_silent_client_is_gone_after_two_minutes() -> None:
+    """Those with a sign of life stay."""
+    clock = Clock()
+    registry = ClientRegistry(clock)
+    silent = registry.seen(call("silent"))
+    registry.seen(call("loud"))
+    clock.ms += IDLE_MS - 1
+    registry.seen(call("loud"))
+    assert registry.is_alive("silent")
+    clock.ms += 1
+    assert not registry.is_alive("silent")
+    assert registry.drop_idle() == [silent]
+    assert registry.get("silent") is None
+    assert registry.is_alive("loud")
+
+
+def test_a_client_with_a_stream_is_alive_however_silent() -> None:
+    """And for the usual time after the stream's regular end."""
+    clock = Clock()
+    registry = ClientRegistry(clock)
+    with registry.streaming(registry.seen(call("a"))):
+        clock.ms += 10 * IDLE_MS
+        assert registry.drop_idle() == []
+    clock.ms += IDLE_MS - 1
+    assert registry.is_alive("a")
+
+
+def test_a_client_whose_stream_broke_is_gone_soon() -> None:
+    """Unless it calls again: a heartbeat comes sooner than that."""
+    clock = Clock()
+    registry = ClientRegistry(clock)
+    for _ in range(2):
+        with pytest.raises(KeyError), registry.streaming(registry.seen(call("a"))):
+            raise KeyError
+        clock.ms += DISCONNECT_GRACE_MS - 1
+        assert registry.is_alive("a")
+    clock.ms += 1
+    assert not registry.is_alive("a")
+
+
+def test_of_too_many_clients_the_longest_silent_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ids come from the network, so their number is bounded."""
+    monkeypatch.setattr(module, "CLIENTS_MAX", 2)
+    registry = ClientRegistry(Clock())
+    for name in ("a", "b", "a", "c"):
+        registry.seen(call(name))
+    assert [client.client_id for client in registry.all()] == ["a", "c"]

@@ -1,0 +1,230 @@
+"""Telemetry, Heartbeat, NotifyClientTermination: how clients come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from commitbus.broker.metadata.groups import CustomizedBackoff, ExponentialBackoff
+from commitbus.broker.rpc.call import RpcError, StatusCode
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+
+Run = Callable[..., None]
+
+
+def producer(*topics: str) -> pb.TelemetryCommand:
+    command = pb.TelemetryCommand()
+    settings = command.settings
+    settings.client_type = pb.PRODUCER
+    settings.access_point.scheme = pb.IPv4
+    settings.access_point.addresses.add(host="127.0.0.1", port=8081)
+    settings.request_timeout.seconds = 3
+    settings.user_agent.version = "5.1.2"
+    settings.backoff_policy.customized_backoff.next.add(seconds=9)
+    settings.publishing.max_body_size = 128 * 1024 * 1024
+    for topic in topics:
+        settings.publishing.topics.add(name=topic)
+    return command
+
+
+def consumer(group: str = "G", kind: pb.ClientType = pb.PUSH_CONSUMER) -> pb.TelemetryCommand:
+    command = pb.TelemetryCommand()
+    settings = command.settings
+    settings.client_type = kind
+    settings.subscription.group.name = group
+    settings.subscription.long_polling_timeout.nanos = 5
+    entry = settings.subscription.subscriptions.add()
+    entry.topic.name, entry.expression.type, entry.expression.expression = "T", pb.TAG, "A || B"
+    return command
+
+
+def test_a_producer_gets_its_settings_back_with_the_brokers_merged_in(run: Run) -> None:
+    """Exactly what clients need to leave their start-up."""
+
+    async def scenario(bus: Any) -> None:
+        (answer,) = await bus.telemetry(producer("T", "Unheard"))
+        assert answer.status.code == pb.OK
+        settings = answer.settings
+        assert settings.WhichOneof("pub_sub") == "publishing"
+        assert [topic.name for topic in settings.publishing.topics] == ["T", "Unheard"]
+        assert settings.publishing.max_body_size == bus.context.config.max_body_bytes
+        assert settings.publishing.validate_message_type
+        assert settings.backoff_policy.max_attempts == 3
+        backoff = settings.backoff_policy.exponential_backoff
+        assert (backoff.initial.ToMilliseconds(), backoff.max.ToMilliseconds()) == (10, 1000)
+        assert backoff.multiplier == 2
+        assert settings.HasField("metric")
+        assert not settings.metric.on
+        assert settings.client_type == pb.PRODUCER
+        assert settings.access_point.addresses[0].port == 8081
+        assert settings.request_timeout.seconds == 3
+        assert settings.user_agent.version == "5.1.2"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "kind", [pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.PULL_CONSUMER, pb.LITE_SIMPLE_CONSUMER]
+)
+def test_a_consumer_gets_its_groups_settings(run: Run, kind: pb.ClientType) -> None:
+    """Of any kind; an unknown group is created, and an operator sees who consumes what."""
+
+    async def scenario(bus: Any) -> None:
+        async with trio.open_nursery() as nursery:
+            hold, answers = trio.Event(), list[pb.TelemetryCommand]()
+
+            async def commands() -> Any:
+                yield consumer("Unheard", kind)
+                await hold.wait()
+
+            async def collect(answer: pb.TelemetryCommand) -> None:
+                answers.append(answer)
+
+            handler = bus.methods["Telemetry"].handler
+            nursery.start_soon(handler, commands(), bus.call("c1"), collect)
+            with trio.fail_after(60):
+                while not answers:
+                    await trio.lowlevel.checkpoint()
+            (client,) = bus.context.clients.consumers("Unheard")
+            assert (client.client_id, client.kind) == ("c1", kind)
+            assert client.subscriptions == {"T": "A || B"}
+            hold.set()
+        settings = answers[0].settings
+        assert settings.WhichOneof("pub_sub") == "subscription"
+        assert settings.backoff_policy.max_attempts == 17
+        steps = [step.seconds for step in settings.backoff_policy.customized_backoff.next]
+        assert steps == [ms // 1000 for ms in CustomizedBackoff().next_ms]
+        subscription = settings.subscription
+        assert (subscription.group.name, subscription.fifo) == ("Unheard", False)
+        assert subscription.subscriptions[0].expression.expression == "A || B"
+        assert subscription.receive_batch_size == 32
+        assert subscription.long_polling_timeout.ToMilliseconds() == 20_000
+        assert subscription.lite_subscription_quota == 2000
+        assert subscription.max_lite_topic_size == 64
+        assert settings.HasField("metric")
+
+    run(scenario)
+
+
+def test_the_settings_follow_the_groups_configuration(run: Run) -> None:
+    """Backoff, attempts and order."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.group(
+            "Own",
+            retry_max_times=-1,
+            consume_message_orderly=True,
+            backoff=ExponentialBackoff(initial_ms=1500, max_ms=60_000, multiplier=3),
+        )
+        (answer,) = await bus.telemetry(consumer("Own"))
+        policy = answer.settings.backoff_policy
+        assert policy.max_attempts == 2**31 - 1
+        assert policy.exponential_backoff.initial.ToMilliseconds() == 1500
+        assert policy.exponential_backoff.max.ToMilliseconds() == 60_000
+        assert policy.exponential_backoff.multiplier == 3
+        assert answer.settings.subscription.fifo
+
+    run(scenario)
+
+
+def test_settings_sent_again_are_answered_again(run: Run) -> None:
+    """Clients do so every few minutes; what else they send needs no answer."""
+
+    async def scenario(bus: Any) -> None:
+        other = pb.TelemetryCommand()
+        other.thread_stack_trace.nonce = "n"
+        answers = await bus.telemetry(producer("T"), other, pb.TelemetryCommand(), producer("T"))
+        assert len(answers) == 2
+
+    run(scenario)
+
+
+def bare() -> pb.TelemetryCommand:
+    command = pb.TelemetryCommand()
+    command.settings.client_type = pb.PRODUCER
+    return command
+
+
+def empty_sql() -> pb.TelemetryCommand:
+    command = consumer()
+    command.settings.subscription.subscriptions[0].expression.type = pb.SQL
+    command.settings.subscription.subscriptions[0].expression.expression = ""
+    return command
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (bare(), "there is no publishing or subscription data in settings"),
+        (producer("a b"), "no topic"),
+        (consumer(""), "no consumer group"),
+        (empty_sql(), "SQL"),
+    ],
+)
+def test_bad_settings_close_the_stream(run: Run, command: pb.TelemetryCommand, text: str) -> None:
+    """As an invalid argument, which clients show."""
+
+    async def scenario(bus: Any) -> None:
+        with pytest.raises(RpcError, match=text) as raised:
+            await bus.telemetry(command)
+        assert raised.value.code is StatusCode.INVALID_ARGUMENT
+        assert raised.value.message.startswith("process client telemetryCommand failed. ")
+
+    run(scenario)
+
+
+def test_a_stream_without_client_id_is_closed(run: Run) -> None:
+    """Nothing could be told to that client later."""
+
+    async def scenario(bus: Any) -> None:
+        with pytest.raises(RpcError, match="client id"):
+            await bus.telemetry(producer("T"), call=bus.call(""))
+        with pytest.raises(RpcError, match="client id"):
+            await bus.telemetry(producer("T"), call=bus.call("x" * 2000))
+
+    run(scenario)
+
+
+async def heartbeat(bus: Any, kind: pb.ClientType, group: str = "", client: str = "c") -> pb.Code:
+    request = pb.HeartbeatRequest(client_type=kind)
+    if group:
+        request.group.name = group
+    response = await bus.unary("Heartbeat", request, bus.call(client))
+    code: pb.Code = response.status.code
+    return code
+
+
+def test_heartbeats_are_welcome_from_clients_we_do_not_know(run: Run) -> None:
+    """No client reacts to anything else, and after a restart we know none."""
+
+    async def scenario(bus: Any) -> None:
+        assert await heartbeat(bus, pb.PRODUCER) == pb.OK
+        assert await heartbeat(bus, pb.CLIENT_TYPE_UNSPECIFIED) == pb.OK
+        assert await heartbeat(bus, pb.SIMPLE_CONSUMER, "Unheard") == pb.OK
+        assert await heartbeat(bus, pb.SIMPLE_CONSUMER, "Unheard") == pb.OK
+        assert bus.context.metadata.group("Unheard") is not None
+        assert [c.client_id for c in bus.context.clients.consumers("Unheard")] == ["c"]
+        assert await heartbeat(bus, pb.PUSH_CONSUMER) == pb.ILLEGAL_CONSUMER_GROUP
+        assert await heartbeat(bus, pb.PUSH_CONSUMER, "a b") == pb.ILLEGAL_CONSUMER_GROUP
+        assert await heartbeat(bus, pb.PRODUCER, client="") == pb.CLIENT_ID_REQUIRED
+
+    run(scenario)
+
+
+def test_a_client_says_goodbye_once(run: Run) -> None:
+    """The second time we do not know it."""
+
+    async def scenario(bus: Any) -> None:
+        await heartbeat(bus, pb.PRODUCER)
+        request, call = pb.NotifyClientTerminationRequest(), bus.call("c")
+        for code in (pb.OK, pb.UNRECOGNIZED_CLIENT_TYPE):
+            response = await bus.unary("NotifyClientTermination", request, call)
+            assert response.status.code == code
+        response = await bus.unary("NotifyClientTermination", request, bus.call(""))
+        assert response.status.code == pb.CLIENT_ID_REQUIRED
+
+    run(scenario)
