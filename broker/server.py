@@ -27,9 +27,9 @@ from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.methods import messaging_methods, run_messaging
 from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.metadata.progress_table import ProgressTable
-from commitbus.broker.metrics import RpcLatency, serve_metrics, timed_methods
 from commitbus.broker.rates import Rates
 from commitbus.broker.rpc.grpcio_transport import serve
+from commitbus.broker.rpc_latency import RpcLatency, timed_methods
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.version import version
@@ -102,7 +102,9 @@ async def _serve_until(
     """Take calls until `stop` is set; return when the last one is answered."""
     state, config = context.messaging, context.config
     latency = RpcLatency()
-    methods = timed_methods([*messaging_methods(state), *admin_methods(context)], latency)
+    methods = [*messaging_methods(state), *admin_methods(context)]
+    if config.metrics_port >= 0:
+        methods = timed_methods(methods, latency)
     async with _metrics(state, latency) as metrics_endpoint, trio.open_nursery() as transports:
         state.listen_port = await transports.start(partial(serve, methods, listen=config.listen))
         running = RunningBroker(
@@ -124,6 +126,8 @@ async def _metrics(state: MessagingContext, latency: RpcLatency) -> AsyncIterato
     if config.metrics_port < 0:
         yield None
         return
+    from commitbus.broker.metrics import serve_metrics  # noqa: PLC0415 - 0.1 s, for who asks for it
+
     host = config.listen_host
     async with serve_metrics(state, latency, host, config.metrics_port) as port:
         yield join_host_port(host, port)
