@@ -369,8 +369,11 @@ class CommitLog:
         Raises:
             FlushFailedError: It failed, now or earlier. It is never tried again, and the log takes
                 no more messages.
+            StoreClosedError: The log was closed.
         """
         with self._flush_lock:
+            if self._closed:
+                raise StoreClosedError
             if self._flush_error is not None:
                 raise self._flush_error
             end = self._end_offset

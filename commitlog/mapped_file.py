@@ -15,7 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, final
 
-from commitbus.commitlog.errors import DiskFullError, FlushFailedError, StoreClosedError
+from commitbus.commitlog.errors import (
+    DiskFullError,
+    FlushFailedError,
+    OffsetOutOfRangeError,
+    StoreClosedError,
+)
 from commitbus.commitlog.file_system import File, FileSystem, Mapping
 
 FILE_NAME_DIGITS: Final = 20
@@ -57,7 +62,7 @@ class Pin(AbstractContextManager[memoryview]):
         self._file, self._position, self._length = file, position, length
 
     def __enter__(self) -> memoryview:
-        """Pin the file. Raises `StoreClosedError` if it was closed or deleted meanwhile."""
+        """Pin the file. Raises as `MappedFile.acquire` if it was closed or deleted meanwhile."""
         self._view = self._file.acquire()[self._position : self._position + self._length]
         return self._view
 
@@ -83,6 +88,7 @@ class MappedFile:
     __slots__ = (
         "_allocated",
         "_buffer",
+        "_deleted",
         "_file",
         "_file_system",
         "_lock",
@@ -107,6 +113,7 @@ class MappedFile:
         self._file_system, self._policy = file_system, policy
         self._allocated = 0
         self._pins = 0
+        self._deleted = False
         self._lock = threading.Lock()
         file = file_system.open(path, writable=policy.writable)
         try:
@@ -206,9 +213,13 @@ class MappedFile:
         """Count one more holder and return the whole buffer: what a `Pin` does on entry.
 
         Raises:
-            StoreClosedError: The file was closed or deleted.
+            StoreClosedError: The file was closed.
+            OffsetOutOfRangeError: The file was deleted since it was found.
         """
         with self._lock:
+            if self._deleted:
+                end = self.base_offset + self.size_bytes
+                raise OffsetOutOfRangeError("offset", self.base_offset, end, end)
             buffer = self.buffer
             self._pins += 1
         return buffer
@@ -301,6 +312,7 @@ class MappedFile:
     def delete(self) -> None:
         """Remove the file. Its bytes stay readable until the last pin is gone."""
         self._file_system.remove(self.path)
+        self._deleted = True
         self.close()
 
     def _open_file(self) -> File:

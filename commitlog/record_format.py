@@ -24,7 +24,7 @@ All integers are big-endian. Pure functions over bytes; nothing here knows files
 - A file ends with a blank record: the bytes that remain in the file (u32), `BLANK_MAGIC_CODE`.
 - Properties are `name 0x01 value 0x02`, repeated.
 
-Source: `store-format-facts`, read from directories that RocketMQ 5.4.0 wrote.
+Source: directories that Apache RocketMQ 5.4.0 wrote.
 """
 
 from __future__ import annotations

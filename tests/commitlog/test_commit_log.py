@@ -391,6 +391,8 @@ def test_a_pinned_record_survives_retention_and_close(open_log: OpenLog, message
         log.read(PhysicalOffset(FILE))
     with pytest.raises(StoreClosedError):
         log.append(message())
+    with pytest.raises(StoreClosedError):
+        log.flush()
 
 
 def test_retention_keeps_what_is_not_durable(open_log: OpenLog, message: Make) -> None:
