@@ -6,6 +6,7 @@ The index is written in log order, so both are walked side by side and neither i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
@@ -78,6 +79,9 @@ class IndexCheck:
             report.index_files += 1
             report.index_entries += file.header.index_count - 1
         self._files.sort(key=lambda file: file.header.end_physical_offset)
+        self._ends = {
+            file.path: before.header.end_timestamp for before, file in pairwise(self._files)
+        }
         self._entries = self._all_entries()
         self._next = next(self._entries, None)
         self._begin = 0 if self._next is None else self._next.physical_offset
@@ -101,7 +105,7 @@ class IndexCheck:
             entry = self._next
             expected = (key_hash(text), request.physical_offset)
             if entry is not None and (entry.key_hash, entry.physical_offset) == expected:
-                self._check_seconds(entry, request.store_timestamp)
+                self._check_times(entry, request.store_timestamp)
                 self._next = next(self._entries, None)
             elif is_vouched and entry is not None:
                 self._report.not_in_index += 1
@@ -137,15 +141,27 @@ class IndexCheck:
             f"{entry.key_hash}",
         )
 
-    def _check_seconds(self, entry: _Entry, store_timestamp: int) -> None:
-        """Compare an entry's time; the first counts from where the previous file ended."""
-        begin = entry.file.header.begin_timestamp
-        expected = min(max((store_timestamp - begin) // 1000, 0), SECONDS_MAX)
-        if entry.number > 1 and entry.seconds != expected:
+    def _check_times(self, entry: _Entry, store_timestamp: int) -> None:
+        """Compare an entry's time. A file's first entry counts from where the file before ended.
+
+        The file before the oldest one may have been deleted, so nothing is known of its first.
+        """
+        header = entry.file.header
+        begin: int | None = header.begin_timestamp
+        if entry.number == 1:
+            begin = self._ends.get(entry.file.path)
+        expected = min(max((store_timestamp - (begin or 0)) // 1000, 0), SECONDS_MAX)
+        if begin is not None and entry.seconds != expected:
             self._report.add(
                 *self._place(entry),
                 f"entry {entry.number}: {entry.seconds} s after the file's begin, its message "
                 f"{expected}",
+            )
+        if entry.number == header.index_count - 1 and header.end_timestamp != store_timestamp:
+            self._report.add(
+                entry.file.path,
+                8,
+                f"it ends at time {header.end_timestamp}, its last message at {store_timestamp}",
             )
 
     def _all_entries(self) -> Iterator[_Entry]:
@@ -178,6 +194,14 @@ class IndexCheck:
                     f"entry {start + int(at)} leads to {entries['previous'][at]}, not to "
                     f"{previous[at]}",
                 )
+        last_offset = file.entry(count - 1).physical_offset
+        if count > 1 and file.header.end_physical_offset != last_offset:
+            self._report.add(
+                file.path,
+                24,
+                f"it ends with the message at {file.header.end_physical_offset}, its last entry "
+                f"is of {last_offset}",
+            )
         for slot in np.flatnonzero(file.slots() != heads):
             self._report.add(
                 file.path,

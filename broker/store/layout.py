@@ -72,34 +72,49 @@ def sizes_on_disk(store: Path, config: StoreConfig, file_system: FileSystem) -> 
     index_slots, index_entries = _index_numbers(store / INDEX, config, file_system)
     return replace(
         config,
-        log_file_bytes=_file_bytes(store / LOG, file_system) or config.log_file_bytes,
-        queue_file_bytes=_queue_file_bytes(store / QUEUES, file_system) or config.queue_file_bytes,
+        log_file_bytes=_log_file_bytes(store / LOG, file_system, config.log_file_bytes),
+        queue_file_bytes=_queue_file_bytes(store / QUEUES, file_system, config.queue_file_bytes),
         index_slots=index_slots,
         index_entries=index_entries,
     )
 
 
-def _file_bytes(directory: Path, file_system: FileSystem) -> int:
-    """Return the size of the files named by their base offset; 0 when there are none.
+def _log_file_bytes(directory: Path, file_system: FileSystem, configured: int) -> int:
+    """Return the size of the log's files.
 
-    Two names tell it best: a file whose allocation was interrupted is shorter than its name says.
+    A single short file without a record is one whose allocation was interrupted: it tells nothing.
     """
-    names = [name for name in file_system.list_names(directory) if _is_offset_name(name)]
-    if len(names) > 1:
-        return int(names[1]) - int(names[0])
-    return _size(directory / names[0], file_system) if names else 0
+    paths = _offset_files(directory, file_system)
+    if not paths:
+        return configured
+    file = file_system.open(paths[0], writable=False)
+    try:
+        size = file.size()
+        is_unused = len(paths) == 1 and not any(file.pread(4, 0))
+    finally:
+        file.close()
+    return configured if size == 0 or (is_unused and size < configured) else size
 
 
-def _is_offset_name(name: str) -> bool:
-    return len(name) == 20 and name.isascii() and name.isdigit()
-
-
-def _queue_file_bytes(directory: Path, file_system: FileSystem) -> int:
+def _queue_file_bytes(directory: Path, file_system: FileSystem, configured: int) -> int:
+    """Return the size of the first queue file that has one."""
     for topic in file_system.list_names(directory):
+        if not file_system.is_directory(directory / topic):
+            continue
         for queue_id in file_system.list_names(directory / topic):
-            if size := _file_bytes(directory / topic / queue_id, file_system):
-                return size
-    return 0
+            for path in _offset_files(directory / topic / queue_id, file_system)[:1]:
+                if size := _size(path, file_system):
+                    return size
+    return configured
+
+
+def _offset_files(directory: Path, file_system: FileSystem) -> list[Path]:
+    """Return the files that are named by their base offset, in order."""
+    if not file_system.is_directory(directory):
+        return []
+    names = file_system.list_names(directory)
+    paths = (directory / name for name in names if len(name) == 20 and name.isdecimal())
+    return [path for path in paths if not file_system.is_directory(path)]
 
 
 def _index_numbers(
@@ -134,8 +149,9 @@ def tree_bytes(directory: Path, file_system: FileSystem) -> int:
     total = 0
     for name in file_system.list_names(directory):
         path = directory / name
-        if file_system.is_directory(path):
-            total += tree_bytes(path, file_system)
-        else:
-            total += _size(path, file_system)
+        try:
+            is_directory = file_system.is_directory(path)
+            total += tree_bytes(path, file_system) if is_directory else _size(path, file_system)
+        except FileNotFoundError:
+            continue  # Deleted while it was being counted.
     return total
