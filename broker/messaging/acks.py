@@ -81,7 +81,12 @@ def _acknowledge(context: MessagingContext, group: str, topic: str, text: str) -
     except InvalidReceiptHandleError as error:
         return status_of(error)
     if delivery.entry is not None:
-        context.progress.acknowledge(delivery.progress, delivery.handle.queue_offset)
+        progress = delivery.progress
+        was_full = progress.in_flight_count >= context.progress.in_flight_max
+        context.progress.acknowledge(progress, delivery.handle.queue_offset)
+        if was_full:
+            # A receiver may wait for this room, and no arrival may come to wake it.
+            context.polls.wake(group, topic)
         context.counters.count_acknowledged(group, topic, 1)
     return ok()
 

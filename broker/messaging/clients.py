@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, final
 
+import trio
+
 from commitbus.broker.messaging.errors import ClientIdRequiredError
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -117,21 +119,19 @@ class ClientRegistry:
 
         Args:
             client: the caller.
-            idle_after_ms: how long the client counts as alive after the call's regular end. After
-                a broken one it is `DISCONNECT_GRACE_MS`.
+            idle_after_ms: how long the client counts as alive after the call's own end. After a
+                cancelled one, its connection being gone, it is `DISCONNECT_GRACE_MS`.
         """
         client.streams += 1
         try:
             yield
-        except BaseException:
-            self._ended(client, DISCONNECT_GRACE_MS)
+        except trio.Cancelled:
+            idle_after_ms = DISCONNECT_GRACE_MS
             raise
-        self._ended(client, idle_after_ms)
-
-    def _ended(self, client: Client, idle_after_ms: int) -> None:
-        client.streams -= 1
-        client.last_seen_ms = self._clock.now_ms()
-        client.gone_at_ms = client.last_seen_ms + idle_after_ms
+        finally:
+            client.streams -= 1
+            client.last_seen_ms = self._clock.now_ms()
+            client.gone_at_ms = client.last_seen_ms + idle_after_ms
 
     def is_alive(self, client_id: str) -> bool:
         """Return whether a client has a stream open or was heard of lately."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -29,6 +30,8 @@ def set_timestamp(timestamp: Timestamp, ms: int) -> None:
     timestamp.seconds, timestamp.nanos = ms // 1000, ms % 1000 * 1_000_000
 
 
+# A broker hears from the same few peers, and `ipaddress` is slow enough to show in a send.
+@lru_cache(maxsize=4096)
 def peer_host(peer: str) -> Host:
     """Return the address of a peer; 0.0.0.0:0 when it has none, as on a local socket."""
     address, _, port = peer.rpartition(":")
@@ -36,6 +39,16 @@ def peer_host(peer: str) -> Host:
         return Host.parse(address.strip("[]"), int(port))
     except ValueError:
         return _UNKNOWN_HOST
+
+
+@lru_cache(maxsize=4096)
+def _address_text(host: Host) -> str:
+    return host.address_text
+
+
+@lru_cache(maxsize=4096)
+def _host_text(host: Host) -> str:
+    return str(host)
 
 
 def to_outgoing(
@@ -59,7 +72,7 @@ def to_outgoing(
         names.UNIQUE_KEY: system.message_id,
         names.PRODUCER_GROUP: message.topic.name,
         names.RECONSUME_TIME: "0",
-        names.BORN_HOST: _born_host_text(system.born_host) or born_host.address_text,
+        names.BORN_HOST: _born_host_text(system.born_host) or _address_text(born_host),
         names.BORN_TIMESTAMP: str(born_ms),
         names.CLUSTER: cluster,
         names.MESSAGE_REGION: names.DEFAULT_REGION,
@@ -113,9 +126,9 @@ def to_delivered(record: Record, *, receipt_handle: str, delivery_attempt: int) 
         hashlib.md5(record.body, usedforsecurity=False).hexdigest().upper()
     )
     set_timestamp(system.born_timestamp, record.born_timestamp)
-    system.born_host = stored.get(names.BORN_HOST) or record.born_host.address_text
+    system.born_host = stored.get(names.BORN_HOST) or _address_text(record.born_host)
     set_timestamp(system.store_timestamp, record.store_timestamp)
-    system.store_host = str(record.store_host)
+    system.store_host = _host_text(record.store_host)
     system.receipt_handle = receipt_handle
     system.queue_id = record.queue_id
     system.queue_offset = record.queue_offset

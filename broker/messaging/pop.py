@@ -21,6 +21,7 @@ from commitbus.broker.messaging.filters import TagFilter
 from commitbus.broker.messaging.message_codec import to_delivered
 from commitbus.broker.messaging.properties import TAGS
 from commitbus.broker.messaging.receipt_handle import ReceiptHandle
+from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.progress import InFlight, QueueProgress
 from commitbus.broker.metadata.topics import TopicConfig
@@ -94,23 +95,31 @@ class Batch:
 
     def release(self) -> None:
         """Make what was taken visible again after a second: the client did not get it."""
-        now_ms = self._context.clock.now_ms()
-        for taken in self._taken:
-            entry = self._in_flight(taken)
-            if entry is not None:
-                if entry.auto_renew:
-                    renewals.stop(self._context, taken.progress, entry)
-                self._context.progress.change_invisible(
-                    taken.progress,
-                    taken.unit.queue_offset,
-                    pop_time_ms=now_ms,
-                    invisible_until_ms=now_ms + renewals.RELEASED_INVISIBLE_MS,
-                    suspend=False,
-                )
+        until_ms = self._context.clock.now_ms() + renewals.RELEASED_INVISIBLE_MS
+        try:
+            for taken in self._taken:
+                self._release(taken, until_ms)
+        except StateWriteError as error:
+            # It becomes visible later then, at the end of its invisible time.
+            _log.warning("release not saved", extra={"reason": str(error)})
         if self._taken:
-            self._note_expiry(now_ms + renewals.RELEASED_INVISIBLE_MS)
+            self._note_expiry(until_ms)
         self._taken.clear()
         self.messages.clear()
+
+    def _release(self, taken: _Taken, until_ms: int) -> None:
+        entry = self._in_flight(taken)
+        if entry is None:
+            return
+        if entry.auto_renew:
+            renewals.stop(self._context, taken.progress, entry)
+        self._context.progress.change_invisible(
+            taken.progress,
+            entry.offset,
+            pop_time_ms=self._context.clock.now_ms(),
+            invisible_until_ms=until_ms,
+            suspend=False,
+        )
 
     @property
     def has_more(self) -> bool:

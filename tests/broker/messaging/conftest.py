@@ -6,8 +6,8 @@ real time, so `Bus.settle` waits for them before a test looks at what they did.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -32,7 +32,7 @@ from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.clock import SystemClock
 from commitbus.commitlog.file_system import RealFileSystem
-from commitbus.flush.policy import FlushMode, FlushPolicy
+from commitbus.flush.policy import FlushPolicy
 
 EPOCH_MS = 1_800_000_000_000
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
@@ -184,7 +184,7 @@ class Bus:
     ) -> list[pb.TelemetryCommand]:
         """Send commands, then close the stream; return the answers."""
 
-        async def requests() -> AsyncIterator[pb.TelemetryCommand]:
+        async def requests() -> AsyncGenerator[pb.TelemetryCommand, None]:
             for command in commands:
                 yield command
 
@@ -195,7 +195,8 @@ class Bus:
             answers.append(answer)
 
         handler: Any = self.methods["Telemetry"].handler
-        await handler(requests(), call or self.call(), collect)
+        async with aclosing(requests()) as stream:
+            await handler(stream, call or self.call(), collect)
         return answers
 
 
@@ -277,8 +278,3 @@ def run(tmp_path: Path) -> Callable[..., None]:
         trio.run(main, clock=clock)
 
     return run_scenario
-
-
-@pytest.fixture
-def sync_flush() -> FlushMode:
-    return FlushMode.SYNC_FLUSH

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 from commitbus.broker.messaging import clients as module
 from commitbus.broker.messaging.clients import DISCONNECT_GRACE_MS, IDLE_MS, ClientRegistry
@@ -79,13 +80,28 @@ def test_a_client_whose_stream_broke_is_gone_soon() -> None:
     """Unless it calls again: a heartbeat comes sooner than that."""
     clock = Clock()
     registry = ClientRegistry(clock)
+
+    async def connection_lost() -> None:
+        with trio.CancelScope() as scope, registry.streaming(registry.seen(call("a"))):
+            scope.cancel()
+            await trio.lowlevel.checkpoint()
+
     for _ in range(2):
-        with pytest.raises(KeyError), registry.streaming(registry.seen(call("a"))):
-            raise KeyError
+        trio.run(connection_lost)
         clock.ms += DISCONNECT_GRACE_MS - 1
         assert registry.is_alive("a")
     clock.ms += 1
     assert not registry.is_alive("a")
+
+
+def test_a_client_whose_request_was_refused_is_as_alive_as_any() -> None:
+    """An error is an answer, not a lost connection."""
+    clock = Clock()
+    registry = ClientRegistry(clock)
+    with pytest.raises(KeyError), registry.streaming(registry.seen(call("a"))):
+        raise KeyError
+    clock.ms += IDLE_MS - 1
+    assert registry.is_alive("a")
 
 
 def test_of_too_many_clients_the_longest_silent_is_forgotten(

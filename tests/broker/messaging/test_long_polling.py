@@ -71,9 +71,10 @@ def test_as_many_are_woken_as_there_are_messages_the_first_first() -> None:
     async def scenario(line: Line, nursery: trio.Nursery, _: trio.testing.MockClock) -> None:
         await line_up(line, nursery, "abcdefghij")
         await line.arrive(2)
-        assert line.woken == ["a", "b"]
+        # Which of two that are woken together runs first is trio's choice.
+        assert sorted(line.woken) == ["a", "b"]
         await line.arrive(3)
-        assert line.woken == ["a", "b", "c"]
+        assert line.woken[2:] == ["c"]
 
     run(scenario)
 
@@ -84,7 +85,7 @@ def test_receivers_of_batches_are_woken_by_the_batch() -> None:
     async def scenario(line: Line, nursery: trio.Nursery, _: trio.testing.MockClock) -> None:
         await line_up(line, nursery, "abcd", capacity=32)
         await line.arrive(40)
-        assert line.woken == ["a", "b"]
+        assert sorted(line.woken) == ["a", "b"]
 
     run(scenario)
 

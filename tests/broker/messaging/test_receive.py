@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import trio
 import trio.testing
 
 from commitbus.broker.messaging import pop
+from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.commitlog.errors import CorruptRecordError
+from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
 
 Run = Callable[..., None]
 
@@ -385,18 +387,109 @@ def test_a_group_that_comes_late_sees_a_queue_from_its_beginning(run: Run) -> No
     run(scenario)
 
 
+def test_a_group_that_comes_after_the_beginning_was_deleted_sees_the_last_message(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As RocketMQ has it: what is left of an old queue is history."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1", b"2", b"3")
+        monkeypatch.setattr(bus.context.store, "min_offset", lambda *_: 1)
+        assert (await bus.receive(group="Late")).bodies == [b"3"]
+
+    run(scenario)
+
+
+def test_a_message_deleted_while_in_flight_is_done(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention does not wait for consumers, and nothing is left to deliver again."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1", b"2")
+        await bus.receive(invisible_s=5)
+        fetch = bus.context.store.fetch
+        monkeypatch.setattr(
+            bus.context.store,
+            "fetch",
+            lambda topic, queue_id, offset, *rest: fetch(topic, queue_id, max(offset, 1), *rest),
+        )
+        await bus.sleep(6)
+        assert (await bus.receive()).bodies == [b"2"]
+        assert bus.context.progress.get("G", "T", 0).committed_offset == 1
+
+    run(scenario)
+
+
+def test_a_message_deleted_while_it_is_read_is_done(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue still named it, the log has it no longer."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1", b"2")
+        read = bus.context.store.read
+
+        def deleted(physical_offset: int) -> Any:
+            if physical_offset == 0:
+                raise OffsetOutOfRangeError("physical offset", 0, 1, 2)
+            return read(physical_offset)
+
+        monkeypatch.setattr(bus.context.store, "read", deleted)
+        assert (await bus.receive()).bodies == [b"2"]
+        assert bus.context.progress.get("G", "T", 0).committed_offset == 1
+
+    run(scenario)
+
+
 def test_a_group_stops_at_its_limit_of_unacknowledged_messages(run: Run) -> None:
-    """It gets more as it acknowledges."""
+    """An acknowledgement makes room, for a receiver that waits already as well."""
 
     async def scenario(bus: Any) -> None:
         bus.context.progress.in_flight_max = 2
         await bus.send(b"1", b"2", b"3")
         received = await bus.receive()
         assert received.bodies == [b"1", b"2"]
-        await bus.ack(received.handles[0])
-        assert (await bus.receive()).bodies == [b"3"]
+        async with trio.open_nursery() as nursery:
+            results: list[Any] = []
+
+            async def receive() -> None:
+                results.append(await bus.receive())
+
+            nursery.start_soon(receive)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not results
+            await bus.ack(received.handles[0])
+        assert results[0].bodies == [b"3"]
 
     run(scenario)
+
+
+def test_a_release_that_cannot_be_saved_leaves_the_message_to_its_time(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """The client has gone and so has the disk; the handler still ends as it was cancelled."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1")
+
+        async def stuck(_: object) -> None:
+            await trio.sleep_forever()
+
+        def fail(*_: object, **__: object) -> None:
+            raise StateWriteError(tmp_path, "no space")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(bus.context.progress, "change_invisible", fail)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: bus.receive(send=stuck, invisible_s=30))
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+        await bus.sleep(30)
+        assert (await bus.receive()).bodies == [b"1"]
+
+    run(scenario)
+    assert "release not saved" in caplog.text
 
 
 def test_records_far_behind_are_read_on_another_thread(
