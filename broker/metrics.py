@@ -17,10 +17,12 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from commitbus.broker.config import join_host_port
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.names import RETRY_TOPIC_PREFIX, is_system_topic
 from commitbus.broker.metadata.topics import MessageType
 from commitbus.broker.queue_times import NEVER_MS, store_timestamp
+from commitbus.broker.rpc.address import ListenError
 from commitbus.broker.rpc_latency import LATENCY_BUCKETS_MS, CallLabels, RpcLatency
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.types import QueueOffset
@@ -201,7 +203,7 @@ async def serve_metrics(
     """Serve `/metrics` while the block runs, and give the port.
 
     Raises:
-        OSError: the port cannot be listened on.
+        ListenError: the port cannot be listened on.
     """
     token = trio.lowlevel.current_trio_token()
     registry = CollectorRegistry(auto_describe=False)
@@ -210,9 +212,13 @@ async def serve_metrics(
             context, latency, lambda work: trio.from_thread.run_sync(work, trio_token=token)
         )
     )
-    server, thread = await trio.to_thread.run_sync(
-        lambda: start_http_server(port, addr=host, registry=registry)
-    )
+    try:
+        server, thread = await trio.to_thread.run_sync(
+            lambda: start_http_server(port, addr=host, registry=registry)
+        )
+    except OSError as error:
+        address = join_host_port(host, port)
+        raise ListenError(address, error.strerror or str(error)) from None
     try:
         yield server.server_port
     finally:

@@ -70,8 +70,8 @@ async def run_broker(
     Raises:
         StoreError: the store cannot be opened; or it failed while the broker ran, which has then
             acknowledged nothing more and stopped by itself.
-        ListenError: the address cannot be listened on.
-        OSError: the metrics port cannot be listened on, or a file cannot be opened.
+        ListenError: the address, or the metrics' port, cannot be listened on.
+        OSError: a file cannot be opened.
     """
     clock, file_system = clock or SystemClock(), file_system or RealFileSystem()
     failures: list[StoreError] = []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -16,17 +18,26 @@ from commitbus.broker.admin.topics import put_topic
 from commitbus.broker.cli.admin_client import AdminClient
 from commitbus.broker.config import BrokerConfig
 from commitbus.broker.embedded import SMALL_FILES
+from commitbus.broker.rpc.address import ListenError
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin
 from commitbus.broker.server import RunningBroker, run_broker
+
+
+def broker_config(directory: Path, *, metrics_port: int) -> BrokerConfig:
+    """A broker with small files on a free port."""
+    changes = {
+        **SMALL_FILES,
+        "store_directory": directory,
+        "listen": "127.0.0.1:0",
+        "metrics_port": metrics_port,
+    }
+    return BrokerConfig().with_changes(changes)
 
 
 @asynccontextmanager
 async def running_broker(directory: Path) -> AsyncIterator[RunningBroker]:
     """A broker with metrics on a free port."""
-    config = BrokerConfig().with_changes(
-        {**SMALL_FILES, "store_directory": directory, "listen": "127.0.0.1:0", "metrics_port": 0}
-    )
-    stop = trio.Event()
+    config, stop = broker_config(directory, metrics_port=0), trio.Event()
     async with trio.open_nursery() as nursery:
         running: RunningBroker = await nursery.start(partial(run_broker, config, stop))
         yield running
@@ -50,6 +61,22 @@ def scrape(endpoint: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]
             own = tuple(sorted((k, v) for k, v in sample.labels.items() if k not in common))
             samples.setdefault(sample.name, {})[own] = sample.value
     return samples
+
+
+def test_a_port_that_is_taken_stops_the_start(tmp_path: Path) -> None:
+    """A broker that nobody can watch was not asked for."""
+
+    async def run(taken: int) -> None:
+        config = broker_config(tmp_path / "store", metrics_port=taken)
+        await run_broker(config, trio.Event())
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(ListenError, match=f"cannot listen on 127.0.0.1:{port}"),
+            flatten_subgroups=True,
+        ):
+            trio.run(run, port)
 
 
 def ask_for_the_broker(endpoint: str) -> None:
