@@ -95,7 +95,7 @@ class CheckpointFile:
     __slots__ = ("_file",)
 
     def __init__(self, store: Path, file_system: FileSystem) -> None:
-        """Open the file, creating it with zeros.
+        """Open the file, creating it with zeros, its block allocated: `save` needs no more room.
 
         Raises:
             NotAStoreError: Something else lies where the file should be.
@@ -106,6 +106,7 @@ class CheckpointFile:
             raise NotAStoreError(store, f"{CHECKPOINT_NAME} is a directory")
         self._file = file_system.open(path, create=True)
         if self._file.size() != FILE_BYTES:
+            self._file.allocate(0, FILE_BYTES)
             self._file.truncate(FILE_BYTES)
 
     @property

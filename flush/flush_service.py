@@ -17,6 +17,7 @@ from typing import Protocol, final
 from commitbus.commitlog.errors import FlushFailedError
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.doorbell import Doorbell
+from commitbus.flush.listeners import tell
 from commitbus.flush.policy import FlushMode, FlushPolicy
 
 
@@ -40,7 +41,7 @@ class FlushService:
     """Flushes a target on a thread of its own, and tells who waits for it.
 
     Listeners run on the flush thread: the next round starts only when they have returned, so they
-    do no more than pass the number on.
+    do no more than pass the number on. What they raise is logged.
     """
 
     def __init__(
@@ -134,8 +135,7 @@ class FlushService:
             with self._advanced:
                 self._failure = error
                 self._advanced.notify_all()
-            for failed in self._failure_listeners:
-                failed(error)
+            tell(self._failure_listeners, error)
             return
         if durable == self._durable:
             return
@@ -143,5 +143,4 @@ class FlushService:
         with self._advanced:
             self._durable = durable
             self._advanced.notify_all()
-        for advanced in self._listeners:
-            advanced(durable)
+        tell(self._listeners, durable)

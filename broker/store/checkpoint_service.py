@@ -15,6 +15,7 @@ from commitbus.commitlog.errors import FlushFailedError
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.checkpoint import CheckpointFile, StoreCheckpoint
 from commitbus.flush.doorbell import Doorbell
+from commitbus.flush.listeners import tell
 from commitbus.flush.watermark import DurableWatermark
 
 
@@ -106,5 +107,4 @@ class CheckpointService:
                     return
                 self.save()
         except FlushFailedError as error:
-            for listener in self._failure_listeners:
-                listener(error)
+            tell(self._failure_listeners, error)

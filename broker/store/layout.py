@@ -9,6 +9,7 @@ from typing import Final
 from commitbus.broker.store.config import StoreConfig
 from commitbus.commitlog.errors import NotAStoreError
 from commitbus.commitlog.file_system import FileSystem
+from commitbus.indexfile.index_format import index_file_bytes, is_file_name
 
 LOG: Final = "commitlog"
 QUEUES: Final = "consumequeue"
@@ -126,9 +127,9 @@ def _index_numbers(
     RocketMQ's ratio of four entries to a slot is tried.
     """
     configured = (config.index_slots, config.index_entries)
-    names = file_system.list_names(directory)
+    names = [name for name in file_system.list_names(directory) if is_file_name(name)]
     size = _size(directory / names[0], file_system) if names else 0
-    if size in (0, 40 + 4 * config.index_slots + 20 * config.index_entries):
+    if size in (0, index_file_bytes(*configured)):
         return configured
     slots, rest = divmod(size - 40, 84)
     return (slots, 4 * slots) if rest == 0 and slots > 0 else configured

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,8 +31,10 @@ from commitbus.commitlog.errors import DiskFullError, StoreClosedError, StoreErr
 from commitbus.commitlog.file_system import FileSystem, RealFileSystem
 from commitbus.commitlog.recovery import Progress, no_progress
 from commitbus.commitlog.types import AppendResult, OutgoingMessage, PhysicalOffset, QueueOffset
+from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.flush.checkpoint import CheckpointFile
 from commitbus.flush.flush_service import FlushService
+from commitbus.flush.listeners import tell
 from commitbus.flush.policy import FlushMode
 from commitbus.flush.watermark import DurableWatermark
 
@@ -73,6 +76,7 @@ class MessageStore(StoreReader):
         self._closed = False
         self._failure_listeners: tuple[Callable[[StoreError], None], ...] = ()
         self._failure: StoreError | None = None
+        self._failure_guard = threading.Lock()
         self._flush = FlushService(parts.log, config.flush, watermark.publish)
         self._reput = Reput(
             parts.log,
@@ -305,18 +309,28 @@ class MessageStore(StoreReader):
         self._reput.add_arrival_listener(listener)
 
     def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
-        """Call `listener`, on the thread that failed, when the store cannot go on.
+        """Call `listener`, once, on the thread that failed, when the store cannot go on.
 
         At once if that has happened already: nobody may miss it.
         """
-        self._failure_listeners = (*self._failure_listeners, listener)
-        if self._failure is not None:
-            listener(self._failure)
+        with self._failure_guard:
+            failure = self._failure
+            self._failure_listeners = (*self._failure_listeners, listener)
+        if failure is not None:
+            tell((listener,), failure)
 
     def _on_failure(self, failure: StoreError) -> None:
-        self._failure = self._failure or failure
-        for listener in self._failure_listeners:
-            listener(failure)
+        with self._failure_guard:
+            # What follows from the first failure, on other threads, is no news.
+            if self._failure is not None:
+                return
+            self._failure = failure
+            listeners = self._failure_listeners
+        tell(listeners, failure)
+
+    def _visible_end(self, queue: ConsumeQueue) -> QueueOffset:
+        """Return the queue's end: reput puts nothing into it that may not be shown."""
+        return queue.max_offset
 
     # The end
 

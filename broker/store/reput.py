@@ -21,6 +21,7 @@ from commitbus.commitlog.record_format import (
 )
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
 from commitbus.flush.doorbell import Doorbell
+from commitbus.flush.listeners import tell
 
 BATCH_RECORDS: Final = 512
 """Records per step. What a step costs besides is shared among them: lock, wake-up, numpy calls."""
@@ -123,7 +124,7 @@ class Reput:
         return self._full_disk
 
     def add_arrival_listener(self, listener: Callable[[Sequence[Arrival]], None]) -> None:
-        """Call `listener` on the reput thread, once per batch."""
+        """Call `listener` on the reput thread, once per batch. What it raises is logged."""
         self._arrival_listeners = (*self._arrival_listeners, listener)
 
     def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
@@ -201,8 +202,7 @@ class Reput:
             self._dispatched = DispatchedTo(end, timestamp)
             self._caught_up.notify_all()
         if arrivals := arrivals_of(requests):
-            for listener in self._arrival_listeners:
-                listener(arrivals)
+            tell(self._arrival_listeners, arrivals)
         return True
 
     def _fill_index(self) -> bool:
@@ -244,8 +244,7 @@ class Reput:
         with self._caught_up:
             self._failure = failure
             self._caught_up.notify_all()
-        for listener in self._failure_listeners:
-            listener(failure)
+        tell(self._failure_listeners, failure)
 
 
 def arrivals_of(requests: Sequence[DispatchRequest]) -> list[Arrival]:

@@ -15,6 +15,7 @@ from commitbus.commitlog.commit_log import CommitLog
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
 from commitbus.commitlog.record_format import parse_offset_message_id
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset, Record
+from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
 from commitbus.indexfile.index_format import KeyKind
 from commitbus.indexfile.index_service import IndexService
@@ -137,7 +138,7 @@ class StoreReader:
     def max_offset(self, topic: str, queue_id: int) -> QueueOffset:
         """Return the first queue offset after the last message that may be shown; 0 if none."""
         queue = self._queues.queue(topic, queue_id)
-        return QueueOffset(0) if queue is None else queue.max_offset
+        return QueueOffset(0) if queue is None else self._visible_end(queue)
 
     def fetch(
         self,
@@ -157,12 +158,13 @@ class StoreReader:
         if queue is None:
             return FetchResult([], queue_offset)
         start: int = max(queue_offset, queue.min_offset)
-        if start >= queue.max_offset or max_count <= 0:
+        end = self._visible_end(queue)
+        if start >= end or max_count <= 0:
             return FetchResult([], QueueOffset(start))
         scanned = max_count
         if tags_codes is not None:
             scanned = min(max_count * SCAN_FACTOR, max(max_count, SCAN_UNITS_MAX))
-        units = queue.units(QueueOffset(start), scanned)
+        units = queue.units(QueueOffset(start), min(scanned, end - start))
         found: list[FetchedUnit] = []
         next_offset = start
         for physical_offset, size_bytes, tags_code in units:
@@ -181,7 +183,7 @@ class StoreReader:
         queue = self._queues.queue(topic, queue_id)
         if queue is None:
             return QueueOffset(0)
-        low, high = queue.min_offset, queue.max_offset
+        low, high = queue.min_offset, self._visible_end(queue)
         while low < high:
             middle = QueueOffset((low + high) // 2)
             (unit,) = queue.units(middle, 1)
@@ -190,6 +192,14 @@ class StoreReader:
             else:
                 high = middle
         return low
+
+    def _visible_end(self, queue: ConsumeQueue) -> QueueOffset:
+        """Return the first queue offset that may not be shown.
+
+        The queues of a store that somebody else writes may be ahead of the log as it is read here.
+        """
+        end = self.confirm_offset
+        return queue.search(lambda unit: unit.end_offset > end)
 
     def _is_stored_before(self, physical_offset: PhysicalOffset, timestamp_ms: int) -> bool:
         if physical_offset < self._log.min_offset:

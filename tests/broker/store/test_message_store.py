@@ -13,7 +13,6 @@ import pytest
 
 from commitbus.broker.store import reput
 from commitbus.broker.store.message_store import Arrival, MessageStore
-from commitbus.broker.store.reput import ReputFailedError
 from commitbus.commitlog.errors import (
     CorruptRecordError,
     DiskFullError,
@@ -366,23 +365,29 @@ def test_a_full_disk_keeps_the_index_waiting_not_the_messages(
     assert len(store.query_by_key("TopicA", "k0", 0, FOREVER_MS, 1)) == 1
 
 
-def test_a_listener_that_raises_is_a_failure_that_is_told(
-    open_store: OpenStore, make_message: MakeMessage
+@pytest.mark.parametrize("mode", FlushMode)
+def test_a_listener_that_raises_harms_nobody_else(
+    mode: FlushMode,
+    open_store: OpenStore,
+    make_message: MakeMessage,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A thread does not die in silence while messages keep being acknowledged."""
-    store = open_store()
-    failed = threading.Event()
-    store.add_failure_listener(lambda _: failed.set())
+    """It is logged; flushing and dispatching go on, the other listeners hear."""
+    store = open_store(mode)
+    arrivals: list[Arrival] = []
 
-    def broken(_: Sequence[Arrival]) -> None:
-        raise KeyError("a mistake")
+    def broken(_: object) -> None:
+        raise RuntimeError("the event loop has ended")
 
+    store.add_durable_listener(broken)
     store.add_arrival_listener(broken)
-    result = store.put(make_message())
-    assert failed.wait(PATIENCE_S)
-    assert "KeyError" in str(store.failure)
-    with pytest.raises(ReputFailedError):
-        store.wait_dispatched(PhysicalOffset(result.end_offset + 1), PATIENCE_S)
+    store.add_arrival_listener(arrivals.extend)
+    for _ in range(2):
+        settle(store, store.put(make_message()))
+    store.close()
+    assert [arrival.max_offset for arrival in arrivals] == [1, 2]
+    assert caplog.text.count("the event loop has ended") >= 4
+    assert store.failure is None
 
 
 def test_closing_twice_and_putting_afterwards(

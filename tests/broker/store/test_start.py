@@ -266,3 +266,20 @@ def test_a_store_of_rocketmq_goes_on(
 def entries(directory: Path) -> list[bytes]:
     """The index files' bytes, whose names are only times."""
     return list(tree(directory / "index").values())
+
+
+def test_a_reader_is_not_led_beyond_what_it_may_see(
+    open_store: OpenStore, make_message: MakeMessage, store_dir: Path, copy_of: CopyOf
+) -> None:
+    """In ASYNC_FLUSH the queues run ahead of the watermark, which is all that a reader trusts."""
+    store = open_store()
+    early = Written(store, make_message, 20)
+    watermark = (store_dir / WATERMARK_PATH).read_bytes()
+    Written(store, make_message, 20)
+    copy = copy_of(store_dir)
+    (copy / WATERMARK_PATH).write_bytes(watermark)
+    with MessageStore.open_read_only(copy) as reader:
+        assert reader.max_offset("TopicA", 0) == reader.max_offset("TopicA", 1) == 10
+        assert contents(reader) == early.bodies
+        assert reader.fetch("TopicA", 0, QueueOffset(10), 5) == ([], 10)
+        assert reader.offset_by_timestamp("TopicA", 0, FOREVER_MS) == 10

@@ -1,0 +1,102 @@
+"""The thread that saves checkpoints, and what they promise."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from commitbus.broker.store.checkpoint_service import CheckpointService
+from commitbus.broker.store.reput import DispatchedTo
+from commitbus.commitlog.errors import FlushFailedError
+from commitbus.commitlog.file_system import RealFileSystem
+from commitbus.commitlog.types import PhysicalOffset
+from commitbus.flush.checkpoint import CheckpointFile, StoreCheckpoint, read_checkpoint
+from commitbus.flush.watermark import DurableWatermark
+
+PATIENCE_S = 20
+FILES = RealFileSystem()
+
+
+class Surroundings:
+    """Queues, index, log and reput of a checkpoint service, as calls in the order they came."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.calls: list[str] = []
+        self.dispatched = DispatchedTo(PhysicalOffset(100), 1111)
+        self.failure: FlushFailedError | None = None
+        self.saved = threading.Event()
+        self.last_full_timestamp = 99
+        self.service = CheckpointService(
+            CheckpointFile(directory, FILES),
+            DurableWatermark(directory, FILES),
+            queues=self,
+            index=self,
+            dispatched_to=lambda: self.dispatched,
+            wait_durable=self.wait_durable,
+            interval_ms=1,
+        )
+
+    def flush(self) -> None:
+        """Fail, or be the flush of queues or index; meanwhile reput goes on."""
+        if self.failure is not None:
+            raise self.failure
+        self.calls.append("flush")
+        self.dispatched = DispatchedTo(PhysicalOffset(200), 2222)
+
+    def wait_durable(self, end: PhysicalOffset) -> bool:
+        """Note what was waited for."""
+        self.calls.append(f"durable {end}")
+        self.saved.set()
+        return True
+
+    @property
+    def checkpoint(self) -> StoreCheckpoint | None:
+        """What is in the file."""
+        return read_checkpoint(self.directory, FILES)
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path) -> Iterator[Surroundings]:
+    """A service that is stopped at the end."""
+    surroundings = Surroundings(tmp_path)
+    yield surroundings
+    surroundings.service.stop()
+
+
+def test_it_promises_what_was_dispatched_before_the_flushes(surroundings: Surroundings) -> None:
+    """What came during them may have missed them; the log must be as far, too."""
+    surroundings.service.save()
+    assert surroundings.calls == ["flush", "flush", "durable 100"]
+    assert surroundings.checkpoint == StoreCheckpoint(1111, 1111, 99)
+    surroundings.service.save()
+    assert surroundings.checkpoint == StoreCheckpoint(2222, 2222, 99)
+
+
+def test_it_saves_within_the_interval_when_asked(surroundings: Surroundings) -> None:
+    """And not unasked: an idle store wakes nobody."""
+    surroundings.service.start()
+    assert not surroundings.saved.wait(0.02)
+    surroundings.service.request()
+    assert surroundings.saved.wait(PATIENCE_S)
+    surroundings.service.stop()
+    assert surroundings.checkpoint == StoreCheckpoint(1111, 1111, 99)
+
+
+def test_a_failed_flush_is_told_and_promises_nothing(surroundings: Surroundings) -> None:
+    """The file stays as it was."""
+    failures: list[FlushFailedError] = []
+    told = threading.Event()
+
+    surroundings.service.add_failure_listener(failures.append)
+    surroundings.service.add_failure_listener(lambda _: told.set())
+    surroundings.failure = FlushFailedError(Path("queue"), OSError(errno.EIO, "I/O error"))
+    surroundings.service.start()
+    surroundings.service.request()
+    assert told.wait(PATIENCE_S)
+    assert failures == [surroundings.failure]
+    assert surroundings.checkpoint == StoreCheckpoint()

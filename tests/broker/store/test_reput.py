@@ -1,0 +1,209 @@
+"""Reput over a log, queues and an index that are only lists."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import final
+
+import pytest
+
+from commitbus.broker.store import reput as module
+from commitbus.broker.store.reput import Arrival, DispatchedTo, Reput, ReputFailedError, arrivals_of
+from commitbus.commitlog.clock import SystemClock
+from commitbus.commitlog.errors import CorruptRecordError, DiskFullError, StoreError
+from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
+
+PATIENCE_S = 20
+BEGIN = DispatchedTo(PhysicalOffset(0), 0)
+
+
+def request(number: int, *, sys_flag: int = 0, queue_id: int = 0) -> DispatchRequest:
+    """Return message `number` of a log whose records have 10 bytes."""
+    return DispatchRequest(
+        PhysicalOffset(10 * number), 10, "T", queue_id, QueueOffset(number), 0, 1000 + number,
+        sys_flag, "", "", "",
+    )  # fmt: skip
+
+
+@final
+class FakeLog:
+    """Endless records of 10 bytes, the confirmed ones of which may be read."""
+
+    def __init__(self) -> None:
+        self.confirmed = PhysicalOffset(0)
+        self.rotten_from = 1 << 62
+
+    def dispatch_requests(
+        self, start: PhysicalOffset, end: PhysicalOffset, max_count: int
+    ) -> tuple[list[DispatchRequest], PhysicalOffset]:
+        assert end <= self.confirmed
+        if start >= self.rotten_from:
+            raise CorruptRecordError(start, "it rotted")
+        count = min((end - start) // 10, max_count)
+        first = start // 10
+        return [request(first + i) for i in range(count)], PhysicalOffset(start + 10 * count)
+
+
+@final
+class FakeTarget:
+    """Takes messages, or says that the disk is full."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.is_full = False
+        self.refused = threading.Event()
+
+    def put(self, requests: Sequence[DispatchRequest]) -> None:
+        if self.is_full:
+            self.refused.set()
+            raise DiskFullError(Path("somewhere"), 1)
+        self.numbers += [request.queue_offset for request in requests]
+
+
+@final
+class Bench:
+    """A reput with its surroundings."""
+
+    def __init__(self, start: DispatchedTo = BEGIN, index_from: int = 0) -> None:
+        self.log, self.queues, self.index = FakeLog(), FakeTarget(), FakeTarget()
+        self.log.confirmed = start.physical_offset
+        self.reput = Reput(
+            self.log,
+            self.queues,
+            self.index,
+            lambda: self.log.confirmed,
+            dispatched_to=start,
+            index_from=PhysicalOffset(index_from),
+            clock=SystemClock(),
+        )
+
+    def confirm(self, messages: int) -> PhysicalOffset:
+        """Let reput have everything below message number `messages`."""
+        self.log.confirmed = PhysicalOffset(10 * messages)
+        self.reput.wake()
+        return self.log.confirmed
+
+    @contextmanager
+    def running(self) -> Iterator[Reput]:
+        """Start and, at the end, stop the thread."""
+        self.reput.start()
+        try:
+            yield self.reput
+        finally:
+            self.reput.stop()
+
+
+@pytest.fixture(autouse=True)
+def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FULL_DISK_RETRY_S", 0.001)
+
+
+def test_every_message_goes_to_queues_and_index_once_in_order() -> None:
+    """In batches; the position is that of the last one, with its store time."""
+    bench = Bench()
+    with bench.running() as reput:
+        for messages in (1, 5, 2000, 2001):
+            assert reput.wait_dispatched(bench.confirm(messages), PATIENCE_S)
+            assert reput.dispatched_to == (10 * messages, 1000 + messages - 1)
+        assert not reput.wait_dispatched(PhysicalOffset(20011), 0.001)
+    assert bench.queues.numbers == bench.index.numbers == list(range(2001))
+    assert reput.indexed_to == 20010
+
+
+def test_stopping_dispatches_what_is_confirmed() -> None:
+    """Even what nobody woke it for."""
+    bench = Bench()
+    with bench.running():
+        bench.log.confirmed = PhysicalOffset(50)
+    assert bench.queues.numbers == bench.index.numbers == [0, 1, 2, 3, 4]
+
+
+def test_an_index_behind_catches_up_without_delaying_the_queues() -> None:
+    """New messages reach the queues while the index is being filled; then both go together."""
+    bench = Bench(DispatchedTo(PhysicalOffset(20_000), 7), index_from=5000)
+    seen: list[int] = []
+    bench.reput.add_arrival_listener(lambda _: seen.append(len(bench.index.numbers)))
+    bench.log.confirmed = PhysicalOffset(20_010)
+    with bench.running() as reput:
+        assert reput.wait_dispatched(PhysicalOffset(20_010), PATIENCE_S)
+    assert seen == [0]
+    assert bench.queues.numbers == [2000]
+    assert bench.index.numbers == list(range(500, 2001))
+
+
+def test_a_stop_leaves_an_index_that_is_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rebuild of hours does not hold up a shutdown."""
+    monkeypatch.setattr(module, "LEFT_UNINDEXED_BYTES", 100)
+    bench = Bench(DispatchedTo(PhysicalOffset(20_000), 7))
+    bench.log.confirmed = PhysicalOffset(20_010)
+    # Stopped before it runs, so that it cannot begin with the index before it knows.
+    bench.reput.stop()
+    with bench.running():
+        pass
+    assert bench.queues.numbers == [2000]
+    assert bench.index.numbers == []
+
+
+def test_a_full_disk_of_the_queues_is_waited_out() -> None:
+    """It is no failure, but it is known, and nothing is skipped."""
+    bench = Bench()
+    bench.queues.is_full = True
+    with bench.running() as reput:
+        end = bench.confirm(3)
+        assert bench.queues.refused.wait(PATIENCE_S)
+        assert not reput.wait_dispatched(end, 0.001)
+        assert reput.full_disk is not None
+        bench.queues.is_full = False
+        assert reput.wait_dispatched(end, PATIENCE_S)
+        assert reput.full_disk is None
+    assert bench.queues.numbers == bench.index.numbers == [0, 1, 2]
+
+
+def test_a_full_disk_of_the_index_does_not_stop_the_queues() -> None:
+    """The index goes on later, from where it was."""
+    bench = Bench()
+    bench.index.is_full = True
+    with bench.running() as reput:
+        assert reput.wait_dispatched(bench.confirm(3), PATIENCE_S)
+        assert bench.index.refused.wait(PATIENCE_S)
+        assert reput.wait_dispatched(bench.confirm(6), PATIENCE_S)
+        assert reput.full_disk is None
+        assert bench.index.numbers == []
+        bench.index.is_full = False
+        while reput.indexed_to < 60:
+            assert not reput.wait_dispatched(PhysicalOffset(61), 0.001)
+    assert bench.queues.numbers == bench.index.numbers == list(range(6))
+
+
+def test_a_log_that_cannot_be_read_is_a_failure_that_is_told() -> None:
+    """Once, to those who listen and to those who wait; nothing before it is lost."""
+    bench = Bench()
+    failures: list[StoreError] = []
+    told = threading.Event()
+    bench.reput.add_failure_listener(failures.append)
+    bench.reput.add_failure_listener(lambda _: told.set())
+    bench.log.rotten_from = 20
+    with bench.running() as reput:
+        assert reput.wait_dispatched(bench.confirm(2), PATIENCE_S)
+        end = bench.confirm(3)
+        assert told.wait(PATIENCE_S)
+        with pytest.raises(ReputFailedError, match=r"physical offset 20 failed: .*it rotted"):
+            reput.wait_dispatched(end, PATIENCE_S)
+    assert len(failures) == 1
+    assert bench.queues.numbers == [0, 1]
+
+
+def test_arrivals_name_each_queue_once_and_no_hidden_message() -> None:
+    """Prepared and rolled-back messages of a transaction have no place in a queue."""
+    requests = [
+        request(0), request(1, queue_id=1), request(2), request(3, sys_flag=0x4),
+        request(4, queue_id=2, sys_flag=0xC), request(5, queue_id=1, sys_flag=0x8),
+    ]  # fmt: skip
+    assert arrivals_of(requests) == [
+        Arrival("T", 0, QueueOffset(3)),
+        Arrival("T", 1, QueueOffset(6)),
+    ]
+    assert arrivals_of([]) == []
