@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -28,12 +28,12 @@ class Disk:
         await trio.testing.wait_all_tasks_blocked()
 
 
-def run(scenario: Callable[[Disk, list[int], trio.Nursery], object]) -> None:
+def run(scenario: Callable[[Disk, list[int], trio.Nursery], Awaitable[None]]) -> None:
     async def main() -> None:
         disk, done = Disk(), list[int]()
         disk.durability.attach(trio.lowlevel.current_trio_token())
         async with trio.open_nursery() as nursery:
-            await scenario(disk, done, nursery)  # type: ignore[misc]
+            await scenario(disk, done, nursery)
             nursery.cancel_scope.cancel()
 
     trio.run(main)
