@@ -59,6 +59,20 @@ def check_directory(store: Path, file_system: FileSystem, *, may_be_new: bool) -
         )
 
 
+def make_directory(store: Path, file_system: FileSystem) -> None:
+    """Make the store's directory and its log's where they are missing, durably.
+
+    A file is as durable as the names that lead to it.
+    """
+    path, missing = store / LOG, []
+    while not file_system.exists(path):
+        missing.append(path)
+        path = path.parent
+    file_system.make_directories(store / LOG)
+    for made in reversed(missing):
+        file_system.sync_directory(made.parent)
+
+
 def was_closed_cleanly(store: Path, file_system: FileSystem) -> bool:
     """Return whether nobody has the store open for writing, or died having it open."""
     return not file_system.exists(store / ABORT)

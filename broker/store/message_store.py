@@ -21,7 +21,14 @@ from typing import Final, Self, final
 
 from commitbus.broker.store.checkpoint_service import CheckpointService
 from commitbus.broker.store.config import StoreConfig
-from commitbus.broker.store.layout import INDEX, LOG, QUEUES, check_directory, tree_bytes
+from commitbus.broker.store.layout import (
+    INDEX,
+    LOG,
+    QUEUES,
+    check_directory,
+    make_directory,
+    tree_bytes,
+)
 from commitbus.broker.store.ownership import Ownership
 from commitbus.broker.store.reput import Arrival, Reput
 from commitbus.broker.store.start import Recovery, StoreParts, find_end, open_parts, recover
@@ -134,7 +141,7 @@ class MessageStore(StoreReader):
         """
         clock, file_system = clock or SystemClock(), file_system or RealFileSystem()
         check_directory(directory, file_system, may_be_new=True)
-        file_system.make_directories(directory / LOG)
+        make_directory(directory, file_system)
         with ExitStack() as undo:
             ownership = Ownership(directory, file_system)
             undo.callback(ownership.release)

@@ -1,0 +1,71 @@
+"""What lies where in a store, and what its files tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from commitbus.broker.store.config import StoreConfig
+from commitbus.broker.store.layout import make_directory, sizes_on_disk, tree_bytes
+from commitbus.commitlog.file_system import RealFileSystem
+
+FILES = RealFileSystem()
+CONFIG = StoreConfig(log_file_bytes=4096, queue_file_bytes=200, index_slots=7, index_entries=9)
+
+
+def write(path: Path, size: int, first: bytes = b"") -> None:
+    """Make a file of a size."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(first.ljust(size, b"\0"))
+
+
+def test_without_files_the_configured_sizes_count(tmp_path: Path) -> None:
+    """A new store is made with what is asked for."""
+    assert sizes_on_disk(tmp_path, CONFIG, FILES) == CONFIG
+
+
+def test_files_decide_over_the_configuration(tmp_path: Path) -> None:
+    """All four sizes; what is no file of a store tells nothing."""
+    write(tmp_path / "commitlog" / f"{0:020}", 1024, b"\0\0\0\x50")
+    write(tmp_path / "consumequeue" / "stray", 77)
+    write(tmp_path / "consumequeue" / "A" / "0" / "note", 78)
+    write(tmp_path / "consumequeue" / "B" / "0" / f"{0:020}", 0)
+    write(tmp_path / "consumequeue" / "C" / "3" / f"{0:020}", 400)
+    write(tmp_path / "index" / "note", 79)
+    write(tmp_path / "index" / "20261121063553092", 40 + 84 * 5)
+    assert sizes_on_disk(tmp_path, CONFIG, FILES) == replace(
+        CONFIG, log_file_bytes=1024, queue_file_bytes=400, index_slots=5, index_entries=20
+    )
+
+
+@pytest.mark.parametrize("size", [40 + 4 * 7 + 20 * 9, 1000])
+def test_an_index_of_another_ratio_must_be_configured(tmp_path: Path, size: int) -> None:
+    """From a file of 40 + 4 * slots + 20 * entries bytes the two cannot be told apart."""
+    write(tmp_path / "index" / "20261121063553092", size)
+    assert sizes_on_disk(tmp_path, CONFIG, FILES) == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("size", "first", "expected"),
+    [(1000, b"", 4096), (0, b"", 4096), (1000, b"\1", 1000), (8192, b"", 8192)],
+)
+def test_an_interrupted_first_file_tells_nothing(
+    tmp_path: Path, size: int, first: bytes, expected: int
+) -> None:
+    """Short and without a record: its allocation did not end."""
+    write(tmp_path / "commitlog" / f"{0:020}", size, first)
+    assert sizes_on_disk(tmp_path, CONFIG, FILES).log_file_bytes == expected
+
+
+def test_directories_are_made_once_and_sizes_summed(tmp_path: Path) -> None:
+    """With all their parents."""
+    store = tmp_path / "a" / "b" / "store"
+    make_directory(store, FILES)
+    make_directory(store, FILES)
+    assert (store / "commitlog").is_dir()
+    write(store / "x", 5)
+    write(store / "y" / "z", 6)
+    assert tree_bytes(store, FILES) == 11
+    assert tree_bytes(store / "nothing", FILES) == 0
