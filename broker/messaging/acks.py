@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple, final
 
-from commitbus.broker.messaging import renewals
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.errors import BadRequestError, InvalidReceiptHandleError
 from commitbus.broker.messaging.receipt_handle import ReceiptHandle
@@ -108,18 +107,18 @@ def change_invisible_duration(
         raise InvalidReceiptHandleError("the message is acknowledged")
     now_ms = context.clock.now_ms()
     handle = delivery.handle
-    if delivery.entry.auto_renew:
-        renewals.stop(context, delivery.progress, delivery.entry)
+    # Never the time that it had: the new handle must differ, and it ends the automatic renewal.
+    pop_time_ms = max(now_ms, delivery.entry.pop_time_ms + 1)
     context.progress.change_invisible(
         delivery.progress,
         handle.queue_offset,
-        pop_time_ms=now_ms,
+        pop_time_ms=pop_time_ms,
         invisible_until_ms=now_ms + duration_ms,
         suspend=request.suspend,
     )
     context.polls.note_expiry(group, topic, now_ms + duration_ms)
     changed = ReceiptHandle(
-        pop_time_ms=now_ms,
+        pop_time_ms=pop_time_ms,
         invisible_ms=duration_ms,
         broker_name=handle.broker_name,
         queue_id=handle.queue_id,

@@ -111,12 +111,11 @@ class Batch:
         entry = self._in_flight(taken)
         if entry is None:
             return
-        if entry.auto_renew:
-            renewals.stop(self._context, taken.progress, entry)
         self._context.progress.change_invisible(
             taken.progress,
             entry.offset,
-            pop_time_ms=self._context.clock.now_ms(),
+            # Another than it had, even within its millisecond: that ends the automatic renewal.
+            pop_time_ms=max(self._context.clock.now_ms(), entry.pop_time_ms + 1),
             invisible_until_ms=until_ms,
             suspend=False,
         )

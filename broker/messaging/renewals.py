@@ -14,7 +14,6 @@ import trio
 
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.errors import StateWriteError
-from commitbus.broker.metadata.progress import InFlight, QueueProgress
 
 INTERVAL_S: Final = 5
 AHEAD_MS: Final = 10_000
@@ -62,20 +61,6 @@ def renew(context: MessagingContext) -> None:
                     invisible_until_ms=entry.invisible_until_ms + RENEWED_MS,
                     suspend=entry.suspended,
                 )
-
-
-def stop(context: MessagingContext, progress: QueueProgress, entry: InFlight) -> None:
-    """Leave a message to its present invisible time, because its consumer set one of its own.
-
-    Journaled as a redelivery that does not count as an attempt: nothing else says `auto_renew`.
-    """
-    times = {
-        "pop_time_ms": entry.pop_time_ms,
-        "invisible_until_ms": entry.invisible_until_ms,
-    }
-    table = context.progress
-    table.change_invisible(progress, entry.offset, **times, suspend=True)
-    table.redeliver(progress, entry.offset, **times, client_id=entry.client_id, auto_renew=False)
 
 
 def release(context: MessagingContext, client_ids: Collection[str]) -> None:

@@ -161,8 +161,12 @@ class QueueProgress:
     def change_invisible(
         self, offset: int, *, pop_time_ms: int, invisible_until_ms: int, suspend: bool
     ) -> None:
-        """Set anew when an offset that is in flight becomes visible again."""
+        """Set anew when an offset that is in flight becomes visible again.
+
+        A new pop time is a consumer's own choice of the time, which ends the automatic renewal.
+        """
         entry = self._in_flight[offset]
+        entry.auto_renew = entry.auto_renew and entry.pop_time_ms == pop_time_ms
         entry.pop_time_ms, entry.invisible_until_ms = pop_time_ms, invisible_until_ms
         entry.suspended = suspend
         self._expire_at(invisible_until_ms, (offset,))

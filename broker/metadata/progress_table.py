@@ -289,7 +289,7 @@ class ProgressTable:
     ) -> None:
         """Set anew when an offset that is in flight becomes visible again.
 
-        With `suspend` its next delivery does not count as another attempt.
+        A pop time other than the present one ends the automatic renewal. With `suspend` its next delivery does not count as another attempt.
 
         Raises:
             StateWriteError: The journal is full and cannot be saved; nothing changed.

@@ -55,6 +55,17 @@ def test_what_was_filtered_out_counts_as_acknowledged() -> None:
     assert progress.next_offset == 30
 
 
+def test_a_time_of_the_consumers_own_ends_the_automatic_renewal() -> None:
+    """A renewal keeps the pop time, and goes on."""
+    progress = QueueProgress(0)
+    _deliver(progress, 0)
+    _redeliver(progress, 0)
+    progress.change_invisible(0, pop_time_ms=150, invisible_until_ms=300, suspend=False)
+    assert progress.in_flight[0].auto_renew
+    progress.change_invisible(0, pop_time_ms=151, invisible_until_ms=300, suspend=False)
+    assert not progress.in_flight[0].auto_renew
+
+
 def test_a_second_acknowledgement_is_told_from_the_first() -> None:
     progress = QueueProgress(0)
     _deliver(progress, 0)
@@ -177,7 +188,7 @@ class ProgressMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model)
     @rule(data=st.data(), until=st.integers(0, 50), suspend=st.booleans())
-    def change(self, data: st.DataObject, until: int, suspend: bool) -> None:  # noqa: FBT001
+    def change(self, data: st.DataObject, until: int, suspend: bool) -> None:  # noqa: FBT001 - named by hypothesis
         offset = data.draw(st.sampled_from(sorted(self.model)))
         self.progress.change_invisible(
             offset, pop_time_ms=0, invisible_until_ms=until, suspend=suspend
