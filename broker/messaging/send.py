@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from typing import Final
 
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.errors import (
@@ -17,6 +18,9 @@ from commitbus.broker.metadata.topics import MessageType, TopicConfig
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.types import AppendResult
+
+_OK: Final = ok()
+"""Copied into each response, never changed."""
 
 
 def send_message(
@@ -77,18 +81,18 @@ def _append(
         if len(outgoing) == 1
         else context.store.put_batch(outgoing)
     )
-    body_bytes = sum(len(message.body) for message in messages)
+    body_bytes = sum(len(message.body) for message in outgoing)
     context.counters.count_sent(topic.name, len(messages), body_bytes)
     return results
 
 
 def _response(messages: list[pb.Message], results: list[AppendResult]) -> pb.SendMessageResponse:
-    status = ok()
-    response = pb.SendMessageResponse(status=status)
+    response = pb.SendMessageResponse(status=_OK)
+    add = response.entries.add
     for message, result in zip(messages, results, strict=True):
         message_id = message.system_properties.message_id
-        response.entries.add(
-            status=status,
+        add(
+            status=_OK,
             message_id=message_id,
             transaction_id=message_id,
             offset=result.queue_offset,
