@@ -20,6 +20,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from struct import Struct
 from typing import Final, TypeAlias, final
@@ -48,6 +49,7 @@ from commitbus.commitlog.record_format import (
     HOST_FLAGS,
     MAX_PROPERTIES_BYTES,
     MAX_TOPIC_BYTES,
+    PROPERTIES_LENGTH,
     SIZE,
     SIZE_AND_MAGIC,
     STORE_HOST_IPV6_FLAG,
@@ -58,7 +60,6 @@ from commitbus.commitlog.record_format import (
     decode_record,
     decode_store_timestamp,
     dispatch_request,
-    encode_payload,
     encode_topic,
 )
 from commitbus.commitlog.record_scanner import RecordScanner, StopKind
@@ -76,10 +77,15 @@ _TOPICS_MAX: Final = 10_000
 _NOT_WRITABLE: Final = -1
 
 _Encoded: TypeAlias = tuple[
-    tuple[str, int] | None, int, Struct, bytes, int, int, int, OutgoingMessage
+    tuple[str, int] | None, int, Struct, EncodedTopic, bytes, int, int, OutgoingMessage
 ]
-"""Queue (None if the message is in none), size, header layout, payload, magic code, body CRC,
-system flag, message. A bare tuple, because it is made for every append."""
+"""Queue (None if the message is in none), size, header layout, topic, the properties' length, body
+CRC, system flag, message. A bare tuple, because it is made for every append."""
+
+_concatenate = b"".join
+_pack_properties_length = PROPERTIES_LENGTH.pack
+_new_result = partial(tuple.__new__, AppendResult)
+"""Half the cost of calling the class, as it bypasses a `__new__` written in Python."""
 
 
 @final
@@ -189,18 +195,19 @@ class CommitLog:
         with self._lock:
             if self._position + size > self._limit:
                 self._make_room(size)
-            position = self._position
+            buffer, position = self._buffer, self._position
             timestamp = self._now()
             queue_offset = self._queue_ends.get(key, 0) if key is not None else 0
             physical_offset = self._base_offset + position
-            self._store(encoded, position, queue_offset, timestamp)
-            SIZE.pack_into(self._buffer, position, size)
+            buffer[position : position + size] = _concatenate(
+                self._parts(encoded, 0, queue_offset, physical_offset, timestamp)
+            )
+            SIZE.pack_into(buffer, position, size)
             if key is not None:
                 self._queue_ends[key] = queue_offset + 1
             self._position = position + size
             self._end_offset = physical_offset + size
-        # Half the cost of calling the class, as it bypasses a Python-level __new__.
-        return tuple.__new__(AppendResult, (physical_offset, size, queue_offset, timestamp))
+        return _new_result((physical_offset, size, queue_offset, timestamp))
 
     def append_batch(self, messages: Sequence[OutgoingMessage]) -> list[AppendResult]:
         """Append all of the messages next to each other in one file, or none of them.
@@ -214,35 +221,48 @@ class CommitLog:
             raise MessageRefusedError("the batch", total, self._max_record_bytes)
         if not encoded:
             return []
+        parts: list[bytes] = []
+        results: list[AppendResult] = []
+        ends: dict[tuple[str, int], int] = {}
         with self._lock:
             if self._position + total > self._limit:
                 self._make_room(total)
-            first, position = self._position, self._position
-            timestamp = self._now()
-            ends: dict[tuple[str, int], int] = {}
-            results: list[AppendResult] = []
+            first, timestamp = self._position, self._now()
+            physical_offset = self._base_offset + first
             for item in encoded:
                 key, size = item[0], item[1]
                 queue_offset = 0
                 if key is not None:
-                    queue_offset = ends.get(key, self._queue_ends.get(key, 0))
+                    queue_offset = ends[key] if key in ends else self._queue_ends.get(key, 0)
                     ends[key] = queue_offset + 1
-                self._store(item, position, queue_offset, timestamp)
-                physical_offset = PhysicalOffset(self._base_offset + position)
-                results.append(
-                    AppendResult(physical_offset, size, QueueOffset(queue_offset), timestamp)
-                )
-                position += size
+                stored_size = size if results else 0
+                parts += self._parts(item, stored_size, queue_offset, physical_offset, timestamp)
+                results.append(_new_result((physical_offset, size, queue_offset, timestamp)))
+                physical_offset += size
+            self._buffer[first : first + total] = _concatenate(parts)
             # The first size word last: until then the log ends before the batch.
-            for result in reversed(results):
-                SIZE.pack_into(
-                    self._buffer, result.physical_offset - self._base_offset, result.size_bytes
-                )
+            SIZE.pack_into(self._buffer, first, encoded[0][1])
             self._queue_ends.update(ends)
-            self._position = position
-            self._end_offset = self._base_offset + position
-        assert position - first == total, "sizes add up"
+            self._position = first + total
+            self._end_offset = physical_offset
         return results
+
+    def roll(self) -> PhysicalOffset | None:
+        """End the current file with a blank record now; the next message goes into the next file.
+
+        Return where the ended file begins, None if there is none: a file without a record is not
+        ended. What `end_offset` then says, the beginning of the next file, is durable after a
+        `flush`. Raises as `append`.
+        """
+        with self._lock:
+            self._check_appendable()
+            if self._file is None or self._position == 0:
+                return None
+            ended = PhysicalOffset(self._base_offset)
+            self._roll()
+            self._limit = _NOT_WRITABLE
+            self._end_offset = self._base_offset
+        return ended
 
     def _encode(self, message: OutgoingMessage) -> _Encoded:
         """Check a message and do all that needs no lock."""
@@ -255,8 +275,7 @@ class CommitLog:
         if len(message.born_host.address) == 16:
             sys_flag |= BORN_HOST_IPV6_FLAG
         header = HEADER_FORMATS[sys_flag & HOST_FLAGS]
-        payload = encode_payload(body, topic, properties)
-        size = header.size + len(payload)
+        size = header.size + len(body) + len(topic.prefixed) + 2 + len(properties)
         if size > self._max_record_bytes:
             raise MessageRefusedError("the record", size, self._max_record_bytes)
         # RocketMQ gives no queue offset to what no consume queue will hold.
@@ -265,25 +284,36 @@ class CommitLog:
             key,
             size,
             header,
-            payload,
-            topic.magic_code,
+            topic,
+            _pack_properties_length(len(properties)),
             crc32(body) & CRC_MASK,
             sys_flag,
             message,
         )
 
-    def _store(self, encoded: _Encoded, position: int, queue_offset: int, timestamp: int) -> None:
-        """Write a record, its size word as zero: storing that is what makes it exist."""
-        _, size, header, payload, magic_code, crc, sys_flag, message = encoded
-        buffer = self._buffer
-        buffer[position + header.size : position + size] = payload
+    def _parts(
+        self,
+        encoded: _Encoded,
+        stored_size: int,
+        queue_offset: int,
+        physical_offset: int,
+        timestamp: int,
+    ) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+        """Return the parts of a record. A stored size of 0 hides it until that is replaced."""
+        _, _, header, topic, properties_length, crc, sys_flag, message = encoded
+        body = message.body
         born_address, born_port = message.born_host
-        header.pack_into(
-            buffer, position,
-            0, magic_code, crc, message.queue_id, message.flag, queue_offset,
-            self._base_offset + position, sys_flag, message.born_timestamp, born_address, born_port,
-            timestamp, self._store_address, self._store_port, message.reconsume_times,
-            message.prepared_transaction_offset, len(message.body),
+        return (
+            header.pack(
+                stored_size, topic.magic_code, crc, message.queue_id, message.flag, queue_offset,
+                physical_offset, sys_flag, message.born_timestamp, born_address, born_port,
+                timestamp, self._store_address, self._store_port, message.reconsume_times,
+                message.prepared_transaction_offset, len(body),
+            ),
+            body,
+            topic.prefixed,
+            properties_length,
+            message.properties,
         )  # fmt: skip
 
     def _encode_topic(self, topic: str) -> EncodedTopic:
@@ -316,16 +346,19 @@ class CommitLog:
 
     def _make_room(self, size: int) -> None:
         """Under the lock: make `size` bytes at the position writable, or say why that cannot be."""
+        self._check_appendable()
+        if self._file is None or self._position + size > self._max_record_bytes:
+            self._roll()
+        limit = self._preparer.advance(self._position + size)
+        self._limit = min(limit, self._max_record_bytes)
+
+    def _check_appendable(self) -> None:
         if self._closed:
             raise StoreClosedError
         if self._flush_error is not None:
             raise StoreReadOnlyError(str(self._flush_error))
         if not self._writable:
             raise StoreReadOnlyError("it was opened for reading")
-        if self._file is None or self._position + size > self._max_record_bytes:
-            self._roll()
-        limit = self._preparer.advance(self._position + size)
-        self._limit = min(limit, self._max_record_bytes)
 
     def _roll(self) -> None:
         """Under the lock: go on in the next file, after closing the current one with a blank."""

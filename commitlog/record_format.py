@@ -68,8 +68,8 @@ SIZE: Final = Struct(">I")
 _I64: Final = Struct(">q")
 _PREFIX: Final = Struct(">IIIiiqqi")
 """The fields before the hosts, whose widths the last of these, the system flag, decides."""
-_PROPERTIES_LENGTH: Final = Struct(">H")
-_unpack_u16 = _PROPERTIES_LENGTH.unpack_from
+PROPERTIES_LENGTH: Final = Struct(">H")
+_unpack_u16 = PROPERTIES_LENGTH.unpack_from
 _NAME_END, _VALUE_END = "\x01", "\x02"
 
 HEADER_FORMATS: Final = {
@@ -168,7 +168,7 @@ def encode_topic(topic: bytes) -> EncodedTopic:
 
 def encode_payload(body: bytes, topic: EncodedTopic, properties: bytes) -> bytes:
     """Return everything of a record behind its header."""
-    return b"".join((body, topic.prefixed, _PROPERTIES_LENGTH.pack(len(properties)), properties))
+    return b"".join((body, topic.prefixed, PROPERTIES_LENGTH.pack(len(properties)), properties))
 
 
 def host_flags(born_host: Host, store_host: Host) -> int:
