@@ -105,6 +105,12 @@ class IndexFile:
         size = index_file_bytes(slot_count, entry_count)
         new_file = file_system.open(path, create=True)
         try:
+            if previous is not None:
+                end_timestamp, end_offset = previous.end_timestamp, previous.end_physical_offset
+                header = IndexHeader(end_timestamp, end_timestamp, end_offset, end_offset)
+                # First of all: from a file that a kill left without it, RocketMQ concludes that
+                # nothing is indexed yet, and indexes everything that it recovers once more.
+                new_file.pwrite(HEADER.pack(*header), 0)
             # A mapped store to a hole of a sparse file is SIGBUS when the disk is full.
             new_file.allocate(0, size)
         except OSError:
@@ -113,11 +119,7 @@ class IndexFile:
         finally:
             new_file.close()
         index_file = cls(path, slot_count, entry_count, file_system=file_system)
-        if previous is not None:
-            end_timestamp, end_offset = previous.end_timestamp, previous.end_physical_offset
-            index_file.replace_header(
-                IndexHeader(end_timestamp, end_timestamp, end_offset, end_offset)
-            )
+        index_file._dirty = True
         return index_file
 
     @property

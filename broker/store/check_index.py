@@ -100,13 +100,17 @@ class IndexCheck:
         """
         if request.physical_offset < self._begin:
             return  # Older than what the index still holds.
+        matched: set[int] = set()
         for text in key_texts(request):
-            self._skip_before(request.physical_offset)
-            entry = self._next
             expected = (key_hash(text), request.physical_offset)
+            self._skip_before(request.physical_offset)
+            if expected[0] not in matched:
+                self._skip_repeated(request, matched)
+            entry = self._next
             if entry is not None and (entry.key_hash, entry.physical_offset) == expected:
                 self._check_times(entry, request.store_timestamp)
                 self._next = next(self._entries, None)
+                matched.add(expected[0])
             elif is_vouched and entry is not None:
                 self._report.not_in_index += 1
                 self._report.add(
@@ -116,6 +120,7 @@ class IndexCheck:
             else:
                 # An index that ends early is filled up from its end, whoever opens the store.
                 self._report.to_be_recovered += 1
+        self._skip_repeated(request, matched)
 
     def finish(self) -> None:
         """Report the entries that no message has, and close the files."""
@@ -132,6 +137,20 @@ class IndexCheck:
         """Pass over entries that belong to no key of an earlier message."""
         while self._next is not None and self._next.physical_offset < physical_offset:
             self._report_alien(self._next)
+            self._next = next(self._entries, None)
+
+    def _skip_repeated(self, request: DispatchRequest, matched: set[int]) -> None:
+        """Pass over entries that say once more what the message's earlier ones did.
+
+        After an unclean stop RocketMQ goes on with the message that the last index file it trusts
+        ends with, though that one is in there. The keys are then found twice, which is harmless.
+        """
+        while (
+            (entry := self._next) is not None
+            and entry.physical_offset == request.physical_offset
+            and entry.key_hash in matched
+        ):
+            self._check_times(entry, request.store_timestamp)
             self._next = next(self._entries, None)
 
     def _report_alien(self, entry: _Entry) -> None:
