@@ -62,17 +62,14 @@ class Rates:
         while len(self._samples) > 1 and now_s - self._samples[1].at_s >= WINDOW_S:
             self._samples.popleft()
         if (today := self._today()) != self._day:
-            totals = DayTotals(sum(sent.values()), sum(received.values()))
+            totals = DayTotals(self._counters.messages_in, self._counters.messages_out)
             self.yesterday = _difference(totals, self._before_today)
             self._before_today, self._day = totals, today
 
     @property
     def today(self) -> DayTotals:
         """Messages in and out since midnight, or since the process started."""
-        totals = DayTotals(
-            sum(traffic.messages for traffic in self._counters.sent.values()),
-            sum(traffic.messages for traffic in self._counters.received.values()),
-        )
+        totals = DayTotals(self._counters.messages_in, self._counters.messages_out)
         return _difference(totals, self._before_today)
 
     def put_tps(self, topic: str | None = None) -> float:
@@ -80,7 +77,7 @@ class Rates:
         begin = self._samples[0].sent
         return self._per_second(
             sum(
-                traffic.messages - begin.get(name, 0)
+                _growth(begin.get(name, 0), traffic.messages)
                 for name, traffic in self._counters.sent.items()
                 if topic in (None, name)
             )
@@ -91,7 +88,7 @@ class Rates:
         begin = self._samples[0].received
         return self._per_second(
             sum(
-                traffic.messages - begin.get(key, 0)
+                _growth(begin.get(key, 0), traffic.messages)
                 for key, traffic in self._counters.received.items()
                 if group in (None, key[0])
             )
@@ -109,3 +106,8 @@ def _difference(later: DayTotals, earlier: DayTotals) -> DayTotals:
     return DayTotals(
         later.messages_in - earlier.messages_in, later.messages_out - earlier.messages_out
     )
+
+
+def _growth(earlier: int, later: int) -> int:
+    """Return what a counter grew by; one of a topic that was made anew began at 0 again."""
+    return later - earlier if later >= earlier else later

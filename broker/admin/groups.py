@@ -64,6 +64,7 @@ async def delete_group(
     _check_name(request.name)
     _check_known(context, request.name)
     await context.metadata.delete_group(request.name)
+    context.messaging.forget_group(request.name)
     context.progress.delete_group(request.name)
     return pb.DeleteGroupResponse()
 
@@ -74,7 +75,9 @@ async def list_groups(
     """Return all groups by name, with the number of their clients and how far they are behind."""
     diffs: Counter[str] = Counter()
     for (group, topic, queue_id), progress in context.progress.items():
-        diffs[group] += context.store.max_offset(topic, queue_id) - progress.committed_offset
+        behind = context.store.max_offset(topic, queue_id) - progress.committed_offset
+        # After a start the queues follow the log a moment later than the progress.
+        diffs[group] += max(0, behind)
     summaries = []
     for config in sorted(context.metadata.groups(), key=lambda config: config.name):
         clients = context.messaging.clients.consumers(config.name)

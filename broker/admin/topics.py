@@ -65,11 +65,14 @@ async def delete_topic(
     """Delete a topic, its queues and the progress of all groups on it."""
     _check_name(request.name)
     context.existing_topic(request.name)
-    # First what lets clients in. What remains after a crash here is harmless and can be deleted
-    # again once the topic is made anew.
-    await context.metadata.delete_topic(request.name)
-    context.progress.delete_topic(request.name)
-    await trio.to_thread.run_sync(context.store.delete_topic, request.name)
+    # An operator who hangs up must not leave half a topic behind.
+    with trio.CancelScope(shield=True):
+        # First what lets clients in. What remains after a crash here is harmless and can be
+        # deleted again once the topic is made anew.
+        async with context.metadata.topic_deleted(request.name):
+            context.messaging.forget_topic(request.name)
+            context.progress.delete_topic(request.name)
+            await trio.to_thread.run_sync(context.store.delete_topic, request.name)
     return pb.DeleteTopicResponse()
 
 

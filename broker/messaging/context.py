@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 import trio
 
@@ -10,7 +10,13 @@ from commitbus.broker.config import BrokerConfig
 from commitbus.broker.messaging.clients import ClientRegistry
 from commitbus.broker.messaging.counters import Counters
 from commitbus.broker.messaging.durability import Durability
-from commitbus.broker.messaging.errors import TopicNotFoundError
+from commitbus.broker.messaging.errors import (
+    GroupNotFoundError,
+    NotPermittedError,
+    TooManyRequestsError,
+    TopicNotFoundError,
+    UnsupportedFeatureError,
+)
 from commitbus.broker.messaging.long_polling import LongPolling
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.metadata_store import MetadataStore
@@ -19,6 +25,10 @@ from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.clock import Clock
 from commitbus.flush.policy import FlushMode
+
+CREATED_BY_CLIENTS_MAX: Final = 10_000
+"""Topics, and groups, of one broker. Each takes memory, disk and a share of every save, and to
+create one a client only has to name it. Operators may go beyond."""
 
 
 @final
@@ -69,14 +79,15 @@ class MessagingContext:
 
         Raises:
             TopicNotFoundError: there is no such topic and it may not be created.
+            TooManyRequestsError: there are too many for clients to create one more.
             StateWriteError: it could not be created.
         """
         topic = self.metadata.topic(name)
         if topic is None:
             if not self.config.auto_create_topics:
                 raise TopicNotFoundError(name)
-            topic = TopicConfig(name)
-            await self.metadata.put_topic(topic)
+            _check_room(len(self.metadata.topics()), f"topic {name}")
+            topic = await self.metadata.add_topic(TopicConfig(name))
         return topic
 
     async def group(self, name: str) -> GroupConfig:
@@ -85,10 +96,62 @@ class MessagingContext:
         Clients of the 5.x protocol have no way to create one, and RocketMQ does the same.
 
         Raises:
+            TooManyRequestsError: there are too many for clients to create one more.
             StateWriteError: it could not be created.
         """
         group = self.metadata.group(name)
         if group is None:
-            group = GroupConfig(name)
-            await self.metadata.put_group(group)
+            _check_room(len(self.metadata.groups()), f"group {name}")
+            group = await self.metadata.add_group(GroupConfig(name))
         return group
+
+    def readable_topic(self, name: str) -> TopicConfig:
+        """Return a topic as it is now, to receive from.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            NotPermittedError: nobody may read it.
+        """
+        topic = self.metadata.topic(name)
+        if topic is None:
+            raise TopicNotFoundError(name)
+        if not topic.readable or topic.read_queue_nums == 0:
+            raise NotPermittedError(f"topic {name} has no readable queue")
+        return topic
+
+    def consuming_group(self, name: str) -> GroupConfig:
+        """Return a group as it is now, to receive for.
+
+        Raises:
+            GroupNotFoundError: there is no such group.
+            NotPermittedError: it may not consume.
+            UnsupportedFeatureError: it is FIFO.
+        """
+        group = self.metadata.group(name)
+        if group is None:
+            raise GroupNotFoundError(name)
+        if not group.consume_enable:
+            raise NotPermittedError(f"group {name} may not consume")
+        if group.consume_message_orderly:
+            # Handing them out in any order would break what the group was set up for.
+            raise UnsupportedFeatureError(f"group {name} is FIFO, which is not supported yet")
+        return group
+
+    def forget_topic(self, name: str) -> None:
+        """Drop what is kept in memory about a topic that was deleted, and tell who waits for it."""
+        self.next_queue.pop(name, None)
+        self.first_queue = {key: at for key, at in self.first_queue.items() if key[1] != name}
+        self.counters.forget(topic=name)
+        self.polls.forget_topic(name)
+
+    def forget_group(self, name: str) -> None:
+        """Drop what is kept in memory about a group that was deleted."""
+        self.first_queue = {key: at for key, at in self.first_queue.items() if key[0] != name}
+        self.counters.forget(group=name)
+
+
+def _check_room(count: int, what: str) -> None:
+    if count >= CREATED_BY_CLIENTS_MAX:
+        raise TooManyRequestsError(
+            f"{what} is not created, because there are {count} already: an operator may create it"
+        )

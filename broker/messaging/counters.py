@@ -34,13 +34,19 @@ class Counters:
     dead_letters: dict[tuple[str, str], int] = field(default_factory=dict)
     """By (group, topic): messages that were moved to the group's dead letter queue."""
 
+    messages_in: int = 0
+    """Of all topics, deleted ones too."""
+    messages_out: int = 0
+
     def count_sent(self, topic: str, messages: int, size_bytes: int) -> None:
         """Count stored messages."""
         self.sent.setdefault(topic, Traffic()).add(messages, size_bytes)
+        self.messages_in += messages
 
     def count_received(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
         """Count messages that were handed out."""
         self.received.setdefault((group, topic), Traffic()).add(messages, size_bytes)
+        self.messages_out += messages
 
     def count_acknowledged(self, group: str, topic: str, messages: int) -> None:
         """Count acknowledgements."""
@@ -51,3 +57,11 @@ class Counters:
         """Count a message that was moved to a dead letter queue."""
         key = group, topic
         self.dead_letters[key] = self.dead_letters.get(key, 0) + 1
+
+    def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
+        """Drop the counters of a group or of a topic that was deleted."""
+        if topic is not None:
+            self.sent.pop(topic, None)
+        for counters in (self.received, self.acknowledged, self.dead_letters):
+            for key in [key for key in counters if group == key[0] or topic == key[1]]:
+                del counters[key]

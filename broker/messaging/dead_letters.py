@@ -48,8 +48,10 @@ async def bury(context: MessagingContext, group: str, record: Record) -> None:
     """
     topic = dead_letter_topic(group)
     if context.metadata.topic(topic) is None:
-        await context.metadata.put_topic(TopicConfig(topic, read_queue_nums=1, write_queue_nums=1))
-    properties = dict(record.properties)
+        await context.metadata.add_topic(TopicConfig(topic, read_queue_nums=1, write_queue_nums=1))
+    # RocketMQ does not check its remoting producers: a value of theirs may hold the separator,
+    # and could not be stored again. The rest of the message can.
+    properties = {k: v for k, v in record.properties.items() if "\x01" not in v}
     # A message that was buried before keeps the place that it came from first.
     properties.setdefault(names.DEAD_LETTER_ORIGIN_TOPIC, record.topic)
     properties.setdefault(names.DEAD_LETTER_ORIGIN_MESSAGE_ID, message_id(record))

@@ -44,6 +44,14 @@ class TopicNotFoundError(RequestError):
         super().__init__(f"no such topic: {topic}")
 
 
+class GroupNotFoundError(RequestError):
+    """There is no such consumer group, or no longer."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        super().__init__(f"no such consumer group: {group}")
+
+
 class NotPermittedError(RequestError):
     """The topic has no queue for this, or the group may not consume."""
 

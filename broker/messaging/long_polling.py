@@ -159,6 +159,15 @@ class LongPolling:
         if line := self._line(group, topic):
             line.wake(1)
 
+    def forget_topic(self, topic: str) -> None:
+        """Wake everybody who waits for messages of a topic that was deleted, so that they learn."""
+        with self._lock:
+            self._arrived = {key: end for key, end in self._arrived.items() if key[0] != topic}
+        self._known_ends = {key: end for key, end in self._known_ends.items() if key[0] != topic}
+        for line in self._lines.get(topic, {}).values():
+            while line.idle:
+                line.wake(1)
+
     def note_expiry(self, group: str, topic: str, at_ms: int) -> None:
         """Wake one receiver, if any waits, when a message in flight becomes visible again."""
         line = self._line(group, topic)

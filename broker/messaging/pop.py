@@ -16,7 +16,7 @@ import trio
 
 from commitbus.broker.messaging import dead_letters, renewals
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.errors import TopicNotFoundError
+from commitbus.broker.messaging.errors import TooManyRequestsError
 from commitbus.broker.messaging.filters import TagFilter
 from commitbus.broker.messaging.message_codec import to_delivered
 from commitbus.broker.messaging.properties import TAGS
@@ -33,6 +33,8 @@ from commitbus.commitlog.types import PhysicalOffset, QueueOffset, Record
 
 BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """Of one answer, so that 32 bodies of 4 MiB do not stand in memory at once."""
+PROGRESS_MAX: Final = 1_000_000
+"""Queues of groups, 700 bytes each: any client may begin one by naming a group."""
 HOT_BYTES: Final = 64 * 1024 * 1024
 """This close to the log's end a record is in the page cache, and reading it never waits."""
 
@@ -44,8 +46,8 @@ _log: Final = logging.getLogger(__name__)
 class Demand:
     """What a receiver asks for."""
 
-    group: GroupConfig
-    topic: TopicConfig
+    group: str
+    topic: str
     tags: TagFilter
     batch_size: int
     invisible_ms: int
@@ -71,6 +73,9 @@ class Batch:
     def __init__(self, context: MessagingContext, demand: Demand) -> None:
         self._context, self.demand = context, demand
         self.messages: list[pb.Message] = []
+        self.has_more = False
+        """Whether taking stopped at a limit, so that there may be more."""
+        self._group, self._topic = GroupConfig(demand.group), TopicConfig(demand.topic)
         self._too_long = False
         self._taken: list[_Taken] = []
         self._bytes = 0
@@ -79,17 +84,21 @@ class Batch:
         """Take what is there now; `messages` stays empty if nothing is.
 
         Raises:
-            TopicNotFoundError: the topic was deleted while the receiver waited.
+            RequestError: the topic or the group is gone, or is not to be received from or for.
             StoreError: the store failed.
         """
-        if self._context.metadata.topic(self.demand.topic.name) is None:
-            raise TopicNotFoundError(self.demand.topic.name)
+        assert not self.messages
+        # What the last fill took was dropped, all of it: it is no part of this batch.
+        self._taken.clear()
+        self._bytes, self._too_long = 0, False
+        self._check()
         now_ms = self._context.clock.now_ms()
         queues = list(self._queues())
         for queue_id in queues:
             await self._take_expired(queue_id, now_ms)
         for queue_id in queues:
             await self._take_new(queue_id, now_ms)
+        self.has_more = self._room == 0
         await self._read()
         self._note_next_expiry(queues)
 
@@ -120,15 +129,15 @@ class Batch:
             suspend=False,
         )
 
-    @property
-    def has_more(self) -> bool:
-        """Whether taking stopped at a limit, so that there may be more."""
-        return self._room == 0
+    def _check(self) -> None:
+        """Look up topic and group anew: an operator may have changed them meanwhile."""
+        self._topic = self._context.readable_topic(self.demand.topic)
+        self._group = self._context.consuming_group(self.demand.group)
 
     def _queues(self) -> Iterator[int]:
         """Yield every readable queue once, beginning one further than the last time."""
-        count = self.demand.topic.read_queue_nums
-        key = self.demand.group.name, self.demand.topic.name
+        count = self._topic.read_queue_nums
+        key = self.demand.group, self.demand.topic
         first = self._context.first_queue.get(key, 0) % count
         self._context.first_queue[key] = first + 1
         yield from range(first, count)
@@ -136,15 +145,19 @@ class Batch:
 
     def _progress(self, queue_id: int) -> QueueProgress:
         """Return the group's progress in a queue, at its beginning for a new group."""
-        table, topic = self._context.progress, self.demand.topic.name
-        progress = table.get(self.demand.group.name, topic, queue_id)
+        table, topic = self._context.progress, self.demand.topic
+        progress = table.get(self.demand.group, topic, queue_id)
         if progress is None:
+            # Of a topic or group that was deleted a moment ago no progress may be left behind.
+            self._check()
+            if len(table) >= PROGRESS_MAX:
+                raise TooManyRequestsError(f"{len(table)} queues of groups are kept track of")
             first = self._context.store.min_offset(topic, queue_id)
             # RocketMQ lets a new group see a young queue in full, and only the last message of one
             # whose beginning is gone already.
             last = max(first, QueueOffset(self._context.store.max_offset(topic, queue_id) - 1))
             progress = table.create(
-                self.demand.group.name, topic, queue_id, first if first == 0 else last
+                self.demand.group, topic, queue_id, first if first == 0 else last
             )
         return progress
 
@@ -153,7 +166,7 @@ class Batch:
         progress = self._progress(queue_id)
         if self._room == 0 or not _due(progress, now_ms):
             return
-        attempts_max = self.demand.group.retry_max_times + 1
+        attempts_max = self._group.retry_max_times + 1
         exhausted: list[_Taken] = []
         for entry in progress.expired(now_ms, self._room):
             unit = self._unit(queue_id, QueueOffset(entry.offset))
@@ -183,7 +196,7 @@ class Batch:
 
     async def _take_new(self, queue_id: int, now_ms: int) -> None:
         """Take what this group has not seen yet."""
-        store, topic = self._context.store, self.demand.topic.name
+        store, topic = self._context.store, self.demand.topic
         while self._room:
             progress = self._progress(queue_id)
             # A consumer that never acknowledges gets no further.
@@ -240,7 +253,7 @@ class Batch:
                 self.messages.append(self._message(taken, record))
         body_bytes = sum(len(message.body) for message in self.messages)
         self._context.counters.count_received(
-            self.demand.group.name, self.demand.topic.name, len(self.messages), body_bytes
+            self.demand.group, self.demand.topic, len(self.messages), body_bytes
         )
 
     def _message(self, taken: _Taken, record: Record) -> pb.Message:
@@ -260,7 +273,7 @@ class Batch:
         """Move a message that was delivered too often to the dead letter queue."""
         try:
             record = self._context.store.read(taken.unit.physical_offset)
-            await dead_letters.bury(self._context, self.demand.group.name, record)
+            await dead_letters.bury(self._context, self.demand.group, record)
         except StoreError as error:
             # It stays in flight, and is tried again when it becomes visible.
             _log.exception("dead letter not stored", extra={"reason": str(error)})
@@ -276,7 +289,7 @@ class Batch:
 
         An operator may have reset or deleted the group meanwhile, or the client acknowledged.
         """
-        key = self.demand.group.name, self.demand.topic.name, taken.queue_id
+        key = self.demand.group, self.demand.topic, taken.queue_id
         if self._context.progress.get(*key) is not taken.progress:
             return None
         entry = taken.progress.in_flight.get(taken.unit.queue_offset)
@@ -295,7 +308,7 @@ class Batch:
 
     def _unit(self, queue_id: int, queue_offset: QueueOffset) -> FetchedUnit | None:
         """Return where a message in flight lies; None if it was deleted."""
-        found = self._context.store.fetch(self.demand.topic.name, queue_id, queue_offset, 1)
+        found = self._context.store.fetch(self.demand.topic, queue_id, queue_offset, 1)
         # Below its first stored message a queue answers with that one.
         return next((unit for unit in found.units if unit.queue_offset == queue_offset), None)
 
@@ -306,7 +319,7 @@ class Batch:
             self._note_expiry(min(known))
 
     def _note_expiry(self, at_ms: int) -> None:
-        self._context.polls.note_expiry(self.demand.group.name, self.demand.topic.name, at_ms)
+        self._context.polls.note_expiry(self.demand.group, self.demand.topic, at_ms)
 
 
 def _due(progress: QueueProgress, now_ms: int) -> bool:

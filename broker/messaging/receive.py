@@ -7,12 +7,7 @@ from typing import Final
 import trio
 
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.errors import (
-    BadRequestError,
-    IllegalPollingTimeError,
-    NotPermittedError,
-    UnsupportedFeatureError,
-)
+from commitbus.broker.messaging.errors import BadRequestError, IllegalPollingTimeError
 from commitbus.broker.messaging.filters import parse_filter
 from commitbus.broker.messaging.message_codec import set_timestamp
 from commitbus.broker.messaging.pop import Batch, Demand
@@ -75,17 +70,20 @@ async def _fill(context: MessagingContext, batch: Batch, until: float) -> None:
     if demand.batch_size == 0:
         await trio.sleep_until(until)
         return
-    with context.polls.join(demand.group.name, demand.topic.name, demand.batch_size) as receiver:
+    with context.polls.join(demand.group, demand.topic, demand.batch_size) as receiver:
         await batch.fill()
         while not batch.messages:
             # The time limits the wait only: what was taken is never left half handled.
             with trio.move_on_at(until) as scope:
+                if batch.has_more:
+                    # All that was taken had to be dropped, and nobody else is told of the rest.
+                    receiver.wake()
                 await receiver.wait()
             if scope.cancelled_caught:
-                return
+                break
             await batch.fill()
     if batch.has_more:
-        context.polls.wake(demand.group.name, demand.topic.name)
+        context.polls.wake(demand.group, demand.topic)
 
 
 async def _demand(
@@ -102,18 +100,13 @@ async def _demand(
         AUTO_RENEW_INVISIBLE_MS if request.auto_renew else invisible_ms(request.invisible_duration)
     )
     tags = parse_filter(request.filter_expression)
-    topic = await context.topic(topic_text)
-    if not topic.readable or topic.read_queue_nums == 0:
-        raise NotPermittedError(f"topic {topic.name} has no readable queue")
-    group = await context.group(group_text)
-    if not group.consume_enable:
-        raise NotPermittedError(f"group {group.name} may not consume")
-    if group.consume_message_orderly:
-        # Handing them out in any order would break what the group was set up for.
-        raise UnsupportedFeatureError(f"group {group.name} is FIFO, which is not supported yet")
+    await context.topic(topic_text)
+    context.readable_topic(topic_text)
+    await context.group(group_text)
+    context.consuming_group(group_text)
     return Demand(
-        group=group,
-        topic=topic,
+        group=group_text,
+        topic=topic_text,
         tags=tags,
         batch_size=min(max(request.batch_size, 0), BATCH_MAX),
         invisible_ms=invisible,

@@ -8,7 +8,6 @@ from typing import Final
 
 from commitbus.broker.config import split_host_port
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.errors import NotPermittedError
 from commitbus.broker.messaging.message_codec import peer_host
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.messaging.validate import group_name, topic_name
@@ -64,9 +63,8 @@ async def query_assignment(
     """
     context.clients.seen(call)
     name, group = topic_name(request.topic), group_name(request.group)
-    topic = await context.topic(name)
-    if not topic.readable or topic.read_queue_nums == 0:
-        raise NotPermittedError(f"topic {name} has no readable queue")
+    await context.topic(name)
+    topic = context.readable_topic(name)
     config = context.metadata.group(group)
     orderly = config is not None and config.consume_message_orderly
     broker = _broker(context, request.endpoints, call)

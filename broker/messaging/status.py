@@ -21,6 +21,7 @@ CODES: Final[Mapping[type[Exception], pb.Code]] = {
     e.IllegalTopicError: pb.ILLEGAL_TOPIC,
     e.IllegalGroupError: pb.ILLEGAL_CONSUMER_GROUP,
     e.TopicNotFoundError: pb.TOPIC_NOT_FOUND,
+    e.GroupNotFoundError: pb.CONSUMER_GROUP_NOT_FOUND,
     e.NotPermittedError: pb.FORBIDDEN,
     e.MessageCorruptedError: pb.MESSAGE_CORRUPTED,
     e.BodyEmptyError: pb.MESSAGE_BODY_EMPTY,
@@ -47,6 +48,7 @@ CODES: Final[Mapping[type[Exception], pb.Code]] = {
     # The body is checked before the store sees it: what is left are the stored properties.
     store.MessageRefusedError: pb.MESSAGE_PROPERTIES_TOO_LARGE,
     store.DiskFullError: pb.INTERNAL_SERVER_ERROR,
+    store.DiskRatioError: pb.INTERNAL_SERVER_ERROR,
     # The message may be in the log and may survive: the client must treat the outcome as unknown.
     store.FlushFailedError: pb.MASTER_PERSISTENCE_TIMEOUT,
     store.StoreReadOnlyError: pb.INTERNAL_SERVER_ERROR,

@@ -7,6 +7,8 @@ that makes it returns, and seen in memory from then on. `config/topics.json` and
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, final
 
@@ -115,14 +117,30 @@ class MetadataStore:
         async with self._writing:
             await self._topics.put(config, self._thread)
 
-    async def delete_topic(self, name: str) -> None:
-        """Remove a topic's settings, if it has any; durable on return.
+    async def add_topic(self, config: TopicConfig) -> TopicConfig:
+        """Create a topic unless there is one of its name; return the one that there is then.
+
+        Raises: As `put_topic`.
+        """
+        async with self._writing:
+            # Looked up under the lock: what an operator puts meanwhile is not to be overwritten.
+            if (known := self.topic(config.name)) is not None:
+                return known
+            await self._topics.put(config, self._thread)
+        return config
+
+    @asynccontextmanager
+    async def topic_deleted(self, name: str) -> AsyncIterator[None]:
+        """Remove a topic's settings, if it has any: durably, before the block begins.
+
+        While the block runs nobody makes the topic anew: in it goes what belonged to the topic.
 
         Raises:
             StateWriteError: The database could not be written; nothing changed.
         """
         async with self._writing:
             await self._topics.delete(name, self._thread)
+            yield
 
     async def put_group(self, config: GroupConfig) -> None:
         """Create a group or change its settings; durable and visible on return.
@@ -133,6 +151,17 @@ class MetadataStore:
         """
         async with self._writing:
             await self._groups.put(config, self._thread)
+
+    async def add_group(self, config: GroupConfig) -> GroupConfig:
+        """Create a group unless there is one of its name; return the one that there is then.
+
+        Raises: As `put_group`.
+        """
+        async with self._writing:
+            if (known := self.group(config.name)) is not None:
+                return known
+            await self._groups.put(config, self._thread)
+        return config
 
     async def delete_group(self, name: str) -> None:
         """Remove a group's settings, if it has any; durable on return.

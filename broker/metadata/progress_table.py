@@ -180,6 +180,10 @@ class ProgressTable:
             self._record(EntryKind.DEFINE, progress, payload)
         return progress
 
+    def __len__(self) -> int:
+        """Return how many queues of groups there are."""
+        return len(self._by_key)
+
     def items(self) -> list[tuple[Key, QueueProgress]]:
         """Return everything, by (group, topic, queue id)."""
         return list(self._by_key.items())
@@ -289,7 +293,8 @@ class ProgressTable:
     ) -> None:
         """Set anew when an offset that is in flight becomes visible again.
 
-        A pop time other than the present one ends the automatic renewal. With `suspend` its next delivery does not count as another attempt.
+        A pop time other than the present one ends the automatic renewal. With `suspend` its next
+        delivery does not count as another attempt.
 
         Raises:
             StateWriteError: The journal is full and cannot be saved; nothing changed.

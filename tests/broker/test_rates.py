@@ -79,3 +79,24 @@ def test_totals_begin_anew_at_midnight(rates: Rates, counters: Counters, clock: 
     counters.count_sent("a", 2, 0)
     assert rates.today == DayTotals(2, 0)
     assert rates.yesterday == DayTotals(5, 3)
+
+
+def test_a_topic_that_is_deleted_and_made_anew_never_counts_backwards(
+    rates: Rates, counters: Counters, clock: SetClock
+) -> None:
+    """Its counters begin at 0 again; the day's totals keep what it had."""
+    counters.count_sent("a", 50, 500)
+    counters.count_received("g", "a", 50, 500)
+    counters.count_acknowledged("g", "a", 50)
+    rates.sample()
+    clock.ms += 60_000
+    rates.sample()
+    counters.forget(topic="a")
+    assert (counters.sent, counters.received, counters.acknowledged) == ({}, {}, {})
+    counters.count_sent("a", 6, 60)
+    assert rates.put_tps("a") == 0.1
+    assert rates.today == DayTotals(56, 50)
+    counters.count_received("g", "b", 1, 1)
+    counters.count_dead_letter("g", "b")
+    counters.forget(group="g")
+    assert (counters.received, counters.dead_letters) == ({}, {})

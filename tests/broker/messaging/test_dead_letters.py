@@ -9,6 +9,7 @@ import pytest
 
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.errors import DiskFullError
+from commitbus.commitlog.types import Host, OutgoingMessage
 
 Run = Callable[..., None]
 
@@ -129,3 +130,30 @@ def test_a_dead_letter_that_cannot_be_stored_stays_in_flight(
 
     run(scenario)
     assert "dead letter not stored" in caplog.text
+
+
+def test_a_message_with_properties_that_cannot_be_stored_again_is_buried_all_the_same(
+    run: Run,
+) -> None:
+    """RocketMQ's remoting producers may put a separator into a value."""
+
+    async def scenario(bus: Any) -> None:
+        bus.context.store.put(
+            OutgoingMessage(
+                topic="T",
+                queue_id=0,
+                body=b"bad",
+                properties=b"UNIQ_KEY\x01id\x02odd\x01a\x01b\x02TAGS\x01t\x02",
+                born_timestamp=1,
+                born_host=Host.parse("127.0.0.1", 1),
+            )
+        )
+        bus.settle()
+        (handle,) = (await bus.receive()).handles
+        assert await forward(bus, handle) == pb.OK
+        bus.settle()
+        (letter,) = (await bus.receive(topic="%DLQ%G", group="Undertaker")).messages
+        assert (letter.body, letter.system_properties.tag) == (b"bad", "t")
+        assert dict(letter.user_properties) == {}
+
+    run(scenario)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from commitbus.broker.metadata.documents import format_document, parse_document, table
 from commitbus.broker.metadata.errors import StateFileError, StateWriteError
@@ -38,6 +39,11 @@ def open_store(clock: Clock) -> Iterator[Open]:
         store.close()
 
 
+async def _delete_topic(metadata: MetadataStore, name: str) -> None:
+    async with metadata.topic_deleted(name):
+        assert metadata.topic(name) is None
+
+
 def test_a_new_store_has_no_topic_and_no_group(open_store: Open, tmp_path: Path) -> None:
     metadata = open_store(tmp_path)
     assert metadata.topics() == []
@@ -55,7 +61,7 @@ def test_what_was_put_is_visible_at_once_and_after_a_kill(
         await metadata.put_topic(FIFO)
         await metadata.put_group(SLOW)
         await metadata.put_topic(TopicConfig("gone"))
-        await metadata.delete_topic("gone")
+        await _delete_topic(metadata, "gone")
 
     trio.run(main)
     assert metadata.topic("orders") == FIFO
@@ -200,7 +206,7 @@ def test_a_mirror_that_a_kill_left_behind_does_not_undo_a_change(
     trio.run(metadata.put_topic, FIFO)
     metadata.close()
     metadata = open_store(tmp_path / "a")
-    trio.run(metadata.delete_topic, "orders")
+    trio.run(_delete_topic, metadata, "orders")
     again = open_store(killed(tmp_path / "a", tmp_path / "b"))
     assert again.topics() == []
     again.close()
@@ -313,3 +319,51 @@ def test_nothing_is_left_beside_the_mirror(open_store: Open, tmp_path: Path) -> 
     names = {path.name for path in (tmp_path / "config").iterdir()}
     assert names == {"topics.json", "subscriptionGroup.json"}
     assert {path.name for path in (tmp_path / "commitbus").iterdir()} == {"metadata.db"}
+
+
+def test_what_a_client_creates_never_overwrites_what_an_operator_put(
+    open_store: Open, tmp_path: Path
+) -> None:
+    """Both found no such topic and group; whoever comes second gets what is there."""
+    metadata = open_store(tmp_path)
+    added: list[object] = []
+
+    async def add(config: TopicConfig | GroupConfig) -> None:
+        if isinstance(config, TopicConfig):
+            added.append(await metadata.add_topic(config))
+        else:
+            added.append(await metadata.add_group(config))
+
+    async def main() -> None:
+        # The first to run holds the lock, so every order of the two is tried.
+        for n in range(5):
+            theirs, slow = TopicConfig(f"t{n}", perm=2), GroupConfig(f"g{n}", retry_max_times=3)
+            added.clear()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(metadata.put_topic, theirs)
+                nursery.start_soon(add, TopicConfig(f"t{n}"))
+                nursery.start_soon(metadata.put_group, slow)
+                nursery.start_soon(add, GroupConfig(f"g{n}"))
+            assert (metadata.topic(f"t{n}"), metadata.group(f"g{n}")) == (theirs, slow)
+            await add(TopicConfig(f"t{n}"))
+            await add(GroupConfig(f"g{n}"))
+            assert added[-2:] == [theirs, slow]
+
+    trio.run(main)
+
+
+def test_a_topic_is_not_made_anew_while_it_is_being_deleted(
+    open_store: Open, tmp_path: Path
+) -> None:
+    """Or what is being removed would be the new topic's."""
+    metadata = open_store(tmp_path)
+
+    async def main() -> None:
+        await metadata.put_topic(FIFO)
+        async with trio.open_nursery() as nursery, metadata.topic_deleted("orders"):
+            nursery.start_soon(metadata.add_topic, TopicConfig("orders"))
+            await trio.testing.wait_all_tasks_blocked()
+            assert metadata.topic("orders") is None
+        assert metadata.topic("orders") == TopicConfig("orders")
+
+    trio.run(main)
