@@ -456,7 +456,8 @@ def test_a_full_disk_is_told_and_putting_goes_on_when_there_is_room(
     service = open_service(tmp_path / "index", file_system)
     service.put(messages(10))
     if operation == "open":
-        file_system.open = _refuse_to_create(file_system.open)  # type: ignore[method-assign]
+        refusing = _refuse_to_create(file_system.open)
+        file_system.open = refusing  # type: ignore[method-assign] # of this one object
     else:
         file_system.fails = {operation: errno.ENOSPC}
     for _ in range(2):
