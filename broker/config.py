@@ -175,6 +175,15 @@ class BrokerConfig:
             aliases=("mappedFileSizeConsumeQueue",),
         ),
     )
+    warm_queue_files: bool = field(
+        default=False,
+        metadata=_doc(
+            unit="true or false",
+            reason="off: a start reads next to nothing, and what is consumed is read when it is",
+            danger="on, a start reads the newest file of every queue from the disk, and those "
+            "displace other files from memory",
+        ),
+    )
     index_slots: int = field(
         default=5_000_000,
         metadata=_doc(

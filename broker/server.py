@@ -203,6 +203,7 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         queue_file_bytes=config.queue_file_bytes,
         index_slots=config.index_slots,
         index_entries=config.index_entries,
+        warm_queue_files=config.warm_queue_files,
         max_body_bytes=config.max_body_bytes,
         flush=FlushPolicy(mode=config.flush_mode, interval_ms=config.flush_interval_ms),
         store_host=config.store_host,

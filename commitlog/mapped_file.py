@@ -9,7 +9,7 @@ import errno
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,7 @@ from commitbus.commitlog.errors import (
     StoreClosedError,
 )
 from commitbus.commitlog.file_system import File, FileSystem, Mapping
+from commitbus.commitlog.mapping_cache import MappingCache
 
 FILE_NAME_DIGITS: Final = 20
 FIRST_ALLOCATION_BYTES: Final = 4096
@@ -50,6 +51,9 @@ class FilePolicy:
     grow: bool = False
     """Allocate disk blocks piece by piece, doubling from 4 KiB, so that 10,000 almost empty
     queues cost megabytes. The apparent size is always full: RocketMQ refuses any other."""
+    mappings: MappingCache | None = None
+    """Map a file when it is first used, and let this unmap it when others are used more. Without
+    one it is mapped from its opening to its end."""
 
 
 @final
@@ -82,12 +86,14 @@ class MappedFile:
     """A file of a fixed size, mapped from its creation or opening to `close` or `delete`.
 
     One thread at a time may write; any number may read, each holding a `pin`. The mapping ends
-    when the file was closed or deleted *and* the last pin is gone.
+    when the file was closed or deleted *and* the last pin is gone. Where the policy has a cache of
+    mappings, it may end and come back in between; whoever has a view does not notice.
     """
 
     __slots__ = (
         "_allocated",
         "_buffer",
+        "_closed",
         "_deleted",
         "_file",
         "_file_system",
@@ -97,6 +103,7 @@ class MappedFile:
         "_policy",
         "base_offset",
         "path",
+        "recently_used",
         "size_bytes",
         "wrote_position",
     )
@@ -113,20 +120,17 @@ class MappedFile:
         self._file_system, self._policy = file_system, policy
         self._allocated = 0
         self._pins = 0
-        self._deleted = False
+        self._deleted = self._closed = False
+        self.recently_used = False
+        """For the cache of mappings."""
         self._lock = threading.Lock()
-        file = file_system.open(path, writable=policy.writable)
-        try:
-            self._mapping: Mapping | None = file.map(size_bytes)
-        except BaseException:
-            file.close()
-            raise
-        if policy.random_access:
-            self._mapping.advise_random()
-        self._buffer: memoryview | None = self._mapping.buffer
-        self._file: File | None = file if policy.keep_open else None
-        if self._file is None:
-            file.close()
+        self._mapping: Mapping | None = None
+        self._buffer: memoryview | None = None
+        self._file: File | None = None
+        if policy.mappings is None:
+            self._map()
+        else:
+            assert not policy.keep_open, "a descriptor for each file is what a cache avoids"
 
     @classmethod
     def create(
@@ -161,9 +165,16 @@ class MappedFile:
         Raises:
             StoreClosedError: The file was closed or deleted.
         """
-        if self._buffer is None:
-            raise StoreClosedError
-        return self._buffer
+        buffer = self._buffer
+        if buffer is None:
+            return self._map_again()
+        self.recently_used = True
+        return buffer
+
+    def unmap(self) -> None:
+        """Let the mapping go, but not the file: its next use maps it again. See `MappingCache`."""
+        # Dropped, not closed: who reads or writes through a view of it right now may finish.
+        self._buffer = self._mapping = None
 
     def reserve(self, end_position: int) -> None:
         """Make sure that stores below `end_position` hit allocated blocks, not a hole.
@@ -255,16 +266,19 @@ class MappedFile:
             last = start + len(chunk.rstrip(b"\0"))
         return last
 
-    def zero_from(self, position: int) -> None:
+    def zero_from(self, position: int) -> bool:
         """Set all bytes from `position` on to zero and `wrote_position` to at most it.
 
-        Only non-zero chunks are stored to, so that a hole stays a hole.
+        Only non-zero chunks are stored to, so that a hole stays a hole. Returns whether there were
+        any.
         """
-        buffer = self.buffer
+        buffer, changed = self.buffer, False
         for start, chunk in self.data_chunks(position):
             self.reserve(start + len(chunk))
             buffer[start : start + len(chunk)] = bytes(len(chunk))
+            changed = True
         self.wrote_position = min(self.wrote_position, position)
+        return changed
 
     def warm(self, position: int, length: int) -> None:
         """Store zeros with the GIL released, so that later stores meet no page fault.
@@ -286,7 +300,7 @@ class MappedFile:
         Raises:
             FlushFailedError: It failed; the pages may be lost, so never try again.
         """
-        if self._buffer is None:
+        if self._closed:
             return
         try:
             file = self._open_file()
@@ -295,25 +309,62 @@ class MappedFile:
             finally:
                 self._close_again(file)
         except OSError as error:
-            if self._buffer is None:
+            if self._closed:
                 return
             raise FlushFailedError(self.path, error) from error
 
     def close(self) -> None:
         """Give the file up. It stays mapped until the last pin is gone."""
-        with self._lock:
+        cache = self._policy.mappings
+        with self._lock, cache.lock if cache else nullcontext():
+            self._closed = True
             self._buffer = None
             file, self._file = self._file, None
             mapping = self._take_unused_mapping()
+            if cache is not None:
+                cache.forget(self)
         if file is not None:
             file.close()
         _unmap(mapping)
 
     def delete(self) -> None:
         """Remove the file. Its bytes stay readable until the last pin is gone."""
+        with self._lock:
+            # First, and under the lock: nobody then maps a file that is not there any more.
+            self._deleted = True
         self._file_system.remove(self.path)
-        self._deleted = True
         self.close()
+
+    def _map(self) -> memoryview:
+        policy = self._policy
+        file = self._file_system.open(self.path, writable=policy.writable)
+        try:
+            mapping = file.map(self.size_bytes)
+        except BaseException:
+            file.close()
+            raise
+        if policy.random_access:
+            mapping.advise_random()
+        if policy.keep_open:
+            self._file = file
+        else:
+            file.close()
+        self._mapping, self._buffer = mapping, mapping.buffer
+        return self._buffer
+
+    def _map_again(self) -> memoryview:
+        """Map the file unless that is done by now. StoreClosedError."""
+        cache = self._policy.mappings
+        if cache is None:
+            raise StoreClosedError
+        with cache.lock:
+            if self._closed:
+                raise StoreClosedError
+            if self._buffer is not None:
+                return self._buffer
+            buffer = self._map()
+            cache.add(self)
+        return buffer
 
     def _open_file(self) -> File:
         return self._file or self._file_system.open(self.path, writable=self._policy.writable)
@@ -324,7 +375,7 @@ class MappedFile:
 
     def _take_unused_mapping(self) -> Mapping | None:
         """Under the lock: hand out the mapping once nobody can need it any more."""
-        if self._pins or self._buffer is not None:
+        if self._pins or not self._closed:
             return None
         mapping, self._mapping = self._mapping, None
         return mapping

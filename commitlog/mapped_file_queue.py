@@ -7,6 +7,7 @@ were deleted. What this file must not know: what the bytes mean, and where they 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, final
 
@@ -127,30 +128,31 @@ class MappedFileQueue:
             NotAStoreError: A file has an alien name or another size.
             StoreDamagedError: A file between two others is missing.
         """
-        paths = list_files(self.directory, self.file_system)
-        if paths and self._is_unfinished(paths[-1]):
-            unfinished = paths.pop()
+        sizes = {
+            path: _size_of(path, self.file_system)
+            for path in list_files(self.directory, self.file_system)
+        }
+        if sizes and self._is_unfinished(*(last := list(sizes.items())[-1])):
+            del sizes[last[0]]
             if self.policy.writable:
-                self.file_system.remove(unfinished)
-        self._check(paths)
+                self.file_system.remove(last[0])
+        self._check(sizes)
         files: list[MappedFile] = []
         try:
-            files.extend(map(self._open, paths))
+            files.extend(map(self._open, sizes))
         except BaseException:
             for file in files:
                 file.close()
             raise
         self.files = tuple(files)
 
-    def _is_unfinished(self, path: Path) -> bool:
-        size = _size_of(path, self.file_system)
+    def _is_unfinished(self, path: Path, size: int) -> bool:
         return size < self.file_size and _is_zero(path, self.file_system)
 
-    def _check(self, paths: list[Path]) -> None:
+    def _check(self, sizes: Mapping[Path, int]) -> None:
         """Compare names and sizes with what they must be, before anything is mapped."""
-        expected = int(paths[0].name) if paths else 0
-        for path in paths:
-            size = _size_of(path, self.file_system)
+        expected = int(next(iter(sizes)).name) if sizes else 0
+        for path, size in sizes.items():
             if size != self.file_size:
                 raise NotAStoreError(
                     self.directory,
@@ -250,10 +252,11 @@ class MappedFileQueue:
             if file.base_offset < end and start < file.base_offset + self.file_size:
                 file.flush()
 
-    def truncate(self, end: int) -> None:
+    def truncate(self, end: int) -> bool:
         """Zero every byte at and behind `end`, removing files that begin behind it.
 
-        The file that begins at `end` stays, empty, for the next append.
+        The file that begins at `end` stays, empty, for the next append. Returns whether there was
+        anything to remove or to zero.
         """
         with self._lock:
             kept = tuple(file for file in self.files if file.base_offset <= end)
@@ -263,8 +266,10 @@ class MappedFileQueue:
         for file in reversed(dropped):
             file.delete()
             self._directory_dirty = True
+        changed = bool(dropped)
         if kept and end < kept[-1].base_offset + self.file_size:
-            kept[-1].zero_from(end - kept[-1].base_offset)
+            changed |= kept[-1].zero_from(end - kept[-1].base_offset)
+        return changed
 
     def delete_before(self, offset: int) -> int:
         """Remove the files that end at or before `offset`; return how many.
@@ -276,6 +281,8 @@ class MappedFileQueue:
             self.files = self.files[len(gone) :]
         for file in gone:
             file.delete()
+            # One by one: a power cut that brought an older file back alone would leave a gap.
+            self.file_system.sync_directory(self.directory)
         return len(gone)
 
     def delete(self) -> None:

@@ -27,6 +27,8 @@ from commitbus.consumequeue.unit_format import (
     decode_units,
 )
 
+_WARM_BYTES = 1 << 20
+
 
 @final
 class ConsumeQueue:
@@ -55,7 +57,7 @@ class ConsumeQueue:
         file_size: int,
         *,
         file_system: FileSystem,
-        writable: bool = True,
+        policy: FilePolicy,
     ) -> None:
         """Name a queue; nothing is touched before `load` or the first unit.
 
@@ -65,14 +67,13 @@ class ConsumeQueue:
             directory: Where its files lie.
             file_size: Of each of them, in bytes; a multiple of 20.
             file_system: What holds the directory.
-            writable: Whether the files may be changed.
+            policy: How its files are held, shared with the other queues.
         """
         assert file_size > 0
         assert file_size % UNIT_BYTES == 0, "a unit must not lie across two files"
         self.topic, self.queue_id = topic, queue_id
         self.dispatched_to = PhysicalOffset(0)
         """First physical offset after the message of the last unit; 0 without any."""
-        policy = FilePolicy(writable=writable, keep_open=False, random_access=True, grow=True)
         self._files = MappedFileQueue(directory, file_size, file_system=file_system, policy=policy)
         self._min_offset = self._max_offset = QueueOffset(0)
         self._flushed_offset = 0
@@ -105,10 +106,10 @@ class ConsumeQueue:
         end = begin = self._first_stored()
         for file in reversed(self._files.files):
             start = file.base_offset // UNIT_BYTES
-            end = self._bisect(start, start + units_per_file, lambda unit: not unit.is_written)
+            end = self._gallop(start, start + units_per_file, lambda unit: not unit.is_written)
             if end > start:
                 break
-        begin = self._bisect(begin, end, lambda unit: unit != PADDING)
+        begin = self._gallop(begin, end, lambda unit: unit != PADDING)
         self._set_bounds(begin, end)
         # What was found is taken as durable: after an unclean stop the doubtful part is cut.
         self._flushed_offset = end
@@ -185,12 +186,7 @@ class ConsumeQueue:
 
         That includes everything behind a gap which a power cut left. The file bytes are zeroed.
         """
-
-        def must_go(unit: CqUnit) -> bool:
-            return unit != PADDING and (not unit.is_written or unit.end_offset > end)
-
-        first, behind = self._first_stored(), self._files.end_of_files // UNIT_BYTES
-        self._cut(self._bisect(first, behind, must_go))
+        self._cut(self.search(lambda unit: not unit.is_written or unit.end_offset > end))
 
     def drop_last(self) -> None:
         """Drop the last unit."""
@@ -199,7 +195,11 @@ class ConsumeQueue:
 
     def delete_before(self, min_physical_offset: PhysicalOffset) -> None:
         """Hide the units of messages before an offset, and remove files that hold only such."""
-        self._min_offset = self.search(lambda unit: unit.physical_offset >= min_physical_offset)
+        if not self.is_empty:
+            first, end = self._min_offset, self._max_offset
+            self._min_offset = QueueOffset(
+                self._gallop(first, end, lambda unit: unit.physical_offset >= min_physical_offset)
+            )
         if self._files.policy.writable:
             self._files.delete_before(self._min_offset * UNIT_BYTES)
 
@@ -222,6 +222,20 @@ class ConsumeQueue:
             self._files.flush(min(end, flushed) * UNIT_BYTES, self._files.end_of_files)
             self._flushed_offset = end
 
+    def warm(self) -> None:
+        """Read what is written of the newest file, so that fetching it later meets no disk."""
+        files = self._files.files
+        if not files:
+            return
+        newest = files[-1]
+        end = self._max_offset * UNIT_BYTES - newest.base_offset
+        file = self._files.file_system.open(newest.path, writable=False)
+        try:
+            for position in range(0, end, _WARM_BYTES):
+                file.pread(min(_WARM_BYTES, end - position), position)
+        finally:
+            file.close()
+
     def close(self) -> None:
         """Close the files. Does not flush."""
         self._tail = None
@@ -242,10 +256,11 @@ class ConsumeQueue:
             self.delete()
             return
         self._tail = None
-        self._files.truncate(end * UNIT_BYTES)
-        # One unit less than what is left, so that the next flush takes the zeros to the disk.
-        self._flushed_offset = min(self._flushed_offset, end) - 1
-        self._set_bounds(self._min_offset, end)
+        if self._files.truncate(end * UNIT_BYTES):
+            # One unit less than what is left, so that the next flush takes the zeros to the disk.
+            self._flushed_offset = min(self._flushed_offset, end) - 1
+        if end < self._max_offset:
+            self._set_bounds(self._min_offset, end)
 
     def _begin_at(self, queue_offset: int) -> None:
         """Make the files of a queue without a message such that the first is at `queue_offset`.
@@ -300,11 +315,24 @@ class ConsumeQueue:
             position += length
         return b"".join(parts)
 
+    def _gallop(self, first: int, end: int, predicate: Callable[[CqUnit], bool]) -> int:
+        """Return as `_bisect`, but look near `first` to begin with.
+
+        For what is usually there: it touches one page of a queue file that is almost empty, where
+        bisecting would touch one at every power of two.
+        """
+        width = 1
+        while first + width < end and not self._holds(first + width - 1, predicate):
+            first += width
+            width *= 2
+        return self._bisect(first, min(first + width, end), predicate)
+
     def _bisect(self, first: int, end: int, predicate: Callable[[CqUnit], bool]) -> int:
         """Return the first of the stored units [first, end) that satisfies it, else `end`."""
+        return bisect.bisect_left(
+            range(end), 1, lo=first, key=lambda offset: self._holds(offset, predicate)
+        )
 
-        def holds(queue_offset: int) -> bool:
-            with self._files.pin(queue_offset * UNIT_BYTES, UNIT_BYTES) as view:
-                return predicate(decode_unit(view))
-
-        return bisect.bisect_left(range(end), 1, lo=first, key=holds)
+    def _holds(self, queue_offset: int, predicate: Callable[[CqUnit], bool]) -> bool:
+        with self._files.pin(queue_offset * UNIT_BYTES, UNIT_BYTES) as view:
+            return predicate(decode_unit(view))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import final
 
 from commitbus.commitlog.errors import FlushFailedError, NotAStoreError, StoreClosedError
 from commitbus.commitlog.file_system import FileSystem
-from commitbus.commitlog.mapped_file import raise_if_disk_full
+from commitbus.commitlog.mapped_file import FilePolicy, raise_if_disk_full
+from commitbus.commitlog.mapping_cache import MappingCache
 from commitbus.commitlog.record_format import (
     TRANSACTION_FLAGS,
     TRANSACTION_PREPARED,
@@ -38,6 +39,7 @@ class ConsumeQueueStore:
         *,
         file_system: FileSystem,
         writable: bool = True,
+        mapped_files_max: int = 1024,
     ) -> None:
         """Name the folder; nothing is touched before `load` or the first message.
 
@@ -46,9 +48,18 @@ class ConsumeQueueStore:
             file_size: Of each file, in bytes; a multiple of 20.
             file_system: What holds the folder.
             writable: Whether the files may be changed.
+            mapped_files_max: How many are mapped at a time, each with a descriptor. One more that
+                is needed costs about 30 us, and another one its mapping.
         """
         self._directory, self._file_size = directory, file_size
         self._file_system, self._writable = file_system, writable
+        self._policy = FilePolicy(
+            writable=writable,
+            keep_open=False,
+            random_access=True,
+            grow=True,
+            mappings=MappingCache(mapped_files_max),
+        )
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._dispatched_to = PhysicalOffset(0)
         self._new_names_in: set[Path] = set()
@@ -143,9 +154,12 @@ class ConsumeQueueStore:
 
         A store that was opened for reading keeps the files.
         """
-        with self._lock:
-            for queue in self._queues.values():
-                queue.delete_before(min_physical_offset)
+        for key in self.queues():
+            # Queue by queue: with 10,000 of them the writer would otherwise stand still for long.
+            with self._lock:
+                queue = self._queues.get(key)
+                if queue is not None:
+                    queue.delete_before(min_physical_offset)
 
     def delete_topic(self, topic: str) -> None:
         """Remove all queues of a topic and their files."""
@@ -179,6 +193,12 @@ class ConsumeQueueStore:
                 continue  # The topic was deleted meanwhile.
             except OSError as error:
                 raise FlushFailedError(directory, error) from error
+
+    def warm(self) -> Iterator[int]:
+        """Read the newest file of each queue into memory; yield how many are done, one by one."""
+        for done, queue in enumerate(list(self._queues.values()), 1):
+            queue.warm()
+            yield done
 
     def close(self) -> None:
         """Close every file. Does not flush. Idempotent."""
@@ -214,7 +234,7 @@ class ConsumeQueueStore:
             self._directory / topic / str(queue_id),
             self._file_size,
             file_system=self._file_system,
-            writable=self._writable,
+            policy=self._policy,
         )
 
     def _add_queue(self, request: DispatchRequest) -> ConsumeQueue:

@@ -132,6 +132,8 @@ class MessageStore(StoreReader):
             file_system: Default: the machine's.
             on_progress: Hears how far recovery is.
 
+        # Of what was just recovered: the queues are not synced while somebody waits for the start.
+        self._checkpoints.request()
         Raises:
             NotAStoreError: The directory holds something else.
             StoreLockedError: Somebody has the store open, in this or another process.
@@ -175,6 +177,9 @@ class MessageStore(StoreReader):
         )
 
     @staticmethod
+            if config.warm_queue_files:
+                for done in parts.queues.warm():
+                    on_progress("warming consume queues", done, len(parts.queues.queues()))
     def open_read_only(
         directory: Path,
         config: StoreConfig = DEFAULT_CONFIG,

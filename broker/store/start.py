@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import resource
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,7 @@ from commitbus.indexfile.index_service import IndexService
 
 _DISPATCH_RECORDS: Final = 4096
 _PAGE_BYTES: Final = 4096
+_MAPPED_FILES_MAX: Final = 8192
 _INDEX_BEHIND_WORTH_SAYING: Final = 16 << 20
 
 
@@ -87,7 +89,11 @@ def open_parts(
     )
     undo.callback(log.close)
     queues = ConsumeQueueStore(
-        store / QUEUES, config.queue_file_bytes, file_system=file_system, writable=writable
+        store / QUEUES,
+        config.queue_file_bytes,
+        file_system=file_system,
+        writable=writable,
+        mapped_files_max=_mapped_files_max(),
     )
     undo.callback(queues.close)
     queues.load()
@@ -102,6 +108,17 @@ def open_parts(
     undo.callback(index.close)
     index.load()
     return StoreParts(log, queues, index)
+
+
+def _mapped_files_max() -> int:
+    """Return how many queue files may be mapped: each takes a descriptor, of which others need too.
+
+    The kernel's own limit of mappings, 65,530 to a process, is never reached.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return _MAPPED_FILES_MAX
+    return max(1, min(limit // 4, _MAPPED_FILES_MAX))
 
 
 @final
@@ -165,9 +182,6 @@ def recover(
     index.delete_before(begin)
     dispatched = fill_queues(parts, max(queues.dispatched_to, begin), end, on_progress)
     log.set_queue_ends(_queue_ends(queues, outcome))
-    if not is_clean:
-        # Pages of the old units must not come back at the next power cut.
-        queues.flush()
     index_from = min(max(index.dispatched_to, begin), end)
     elapsed_s = clock.monotonic_s() - started_s
     return Recovery(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,16 @@ from commitbus.commitlog.errors import (
     StoreClosedError,
 )
 from commitbus.commitlog.mapped_file import FilePolicy, MappedFile, file_name
+from commitbus.commitlog.mapping_cache import MappingCache
 
 SIZE = 1 << 20
 GROWING = FilePolicy(keep_open=False, random_access=True, grow=True)
 
 
-@pytest.fixture(params=[FilePolicy(), GROWING], ids=["log", "queue"])
+@pytest.fixture(params=[FilePolicy(), GROWING, None], ids=["log", "queue", "many queues"])
 def policy(request: pytest.FixtureRequest) -> FilePolicy:
-    value: FilePolicy = request.param
-    return value
+    value: FilePolicy | None = request.param
+    return value or replace(GROWING, mappings=MappingCache(1))
 
 
 @pytest.fixture

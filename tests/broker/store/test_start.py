@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -175,6 +176,33 @@ def test_queues_and_index_are_functions_of_the_log(
     assert entries(store_dir) == index
     store = open_store()
     assert "0 dispatched to queues" in store.recovery_summary
+
+
+def test_the_newest_queue_files_are_read_at_the_start(
+    open_store: OpenStore,
+    make_message: MakeMessage,
+    store_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """When asked for; only what is written of them."""
+    store = open_store()
+    Written(store, make_message, 500)
+    store.close()
+    read: list[int] = []
+    pread = os.pread
+
+    def noting(fd: int, length: int, position: int) -> bytes:
+        if "consumequeue" in Path(f"/proc/self/fd/{fd}").readlink().parts:
+            read.append(length)
+        return pread(fd, length, position)
+
+    monkeypatch.setattr(os, "pread", noting)
+    config = StoreConfig(warm_queue_files=True)
+    heard: list[tuple[str, int, int]] = []
+    MessageStore.open(store_dir, config, on_progress=lambda *what: heard.append(what)).close()
+    # 250 units of 20 bytes in each of two queues, 2,000 bytes to a file.
+    assert read == [1000, 1000]
+    assert heard[-2:] == [("warming consume queues", 1, 2), ("warming consume queues", 2, 2)]
 
 
 def tree(directory: Path) -> dict[str, bytes]:
