@@ -62,6 +62,17 @@ class DiskFullError(StoreError):
         super().__init__(f"no room on the disk of {path}: {needed_bytes} bytes are needed")
 
 
+class DiskRatioError(StoreError):
+    """The disk is fuller than messages may make it; appending works again once it is not."""
+
+    def __init__(self, path: Path, used_percent: float, refuse_percent: int) -> None:
+        self.path, self.used_percent, self.refuse_percent = path, used_percent, refuse_percent
+        super().__init__(
+            f"the disk of {path} is {used_percent:.1f} % full; from {refuse_percent} % on messages "
+            "are refused until there is room"
+        )
+
+
 class FlushFailedError(StoreError):
     """An fsync failed. It is never retried: the kernel may have dropped the dirty pages."""
 

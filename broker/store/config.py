@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
+from commitbus.commitlog.retention import RetentionPolicy
 from commitbus.commitlog.types import Host
 from commitbus.flush.policy import FlushPolicy
 
@@ -36,3 +37,7 @@ class StoreConfig:
     first consumers meet no disk, and the start takes as long as reading those files does."""
     """How often queues, index and checkpoint are flushed while messages arrive. Recovery after an
     unclean stop derives the queues anew from a little before the last checkpoint."""
+    retention: RetentionPolicy | None = None
+    """Which log files go, and when messages are refused. None: all stay, and none is refused."""
+    seal_after_s: int = 0
+    """Age of its first record at which a log file is ended before it is full; 0 for never."""

@@ -21,6 +21,7 @@ from typing import Final, Self, final
 
 from commitbus.broker.store.checkpoint_service import CheckpointService
 from commitbus.broker.store.config import StoreConfig
+from commitbus.broker.store.housekeeping import Housekeeping
 from commitbus.broker.store.layout import (
     INDEX,
     LOG,
@@ -34,7 +35,12 @@ from commitbus.broker.store.reput import Arrival, Reput
 from commitbus.broker.store.start import Recovery, StoreParts, find_end, open_parts, recover
 from commitbus.broker.store.store_reader import FetchedUnit, FetchResult, StoreReader
 from commitbus.commitlog.clock import Clock, SystemClock
-from commitbus.commitlog.errors import DiskFullError, StoreClosedError, StoreError
+from commitbus.commitlog.errors import (
+    DiskFullError,
+    DiskRatioError,
+    StoreClosedError,
+    StoreError,
+)
 from commitbus.commitlog.file_system import FileSystem, RealFileSystem
 from commitbus.commitlog.recovery import Progress, no_progress
 from commitbus.commitlog.types import AppendResult, OutgoingMessage, PhysicalOffset, QueueOffset
@@ -43,6 +49,7 @@ from commitbus.flush.checkpoint import CheckpointFile
 from commitbus.flush.flush_service import FlushService
 from commitbus.flush.listeners import tell
 from commitbus.flush.policy import FlushMode
+from commitbus.flush.sealed import SealedSegment
 from commitbus.flush.watermark import DurableWatermark
 
 __all__ = ["Arrival", "FetchResult", "FetchedUnit", "MessageStore", "StoreReader"]
@@ -103,14 +110,27 @@ class MessageStore(StoreReader):
             wait_durable=self._flush.wait_durable,
             interval_ms=config.checkpoint_interval_ms,
         )
+        self._housekeeping = Housekeeping(
+            directory,
+            parts.log,
+            parts.queues,
+            parts.index,
+            retention=config.retention,
+            seal_after_s=config.seal_after_s,
+            needed_from=self._dispatched_and_indexed_to,
+            on_roll=self._rolled,
+            clock=clock,
+            file_system=file_system,
+        )
         self._is_sync = config.flush.mode is FlushMode.SYNC_FLUSH
+        self._flush.add_listener(self._housekeeping.flushed)
         if self._is_sync:
             self._flush.add_listener(lambda _: self._reput.wake())
         self._reput.add_arrival_listener(lambda _: self._checkpoints.request())
         self._flush.add_failure_listener(self._on_failure)
         self._reput.add_failure_listener(self._on_failure)
         self._checkpoints.add_failure_listener(self._on_failure)
-        for service in (self._flush, self._reput, self._checkpoints):
+        for service in (self._flush, self._reput, self._checkpoints, self._housekeeping):
             service.start()
 
     @classmethod
@@ -215,10 +235,11 @@ class MessageStore(StoreReader):
         Raises:
             MessageRefusedError: It breaks a limit of the format.
             DiskFullError: There is no room for it, or for its place in a queue.
+            DiskRatioError: The disk is fuller than the configured limit.
             StoreReadOnlyError: A flush failed before.
             StoreClosedError: The store was closed.
         """
-        if self._closed or self._reput.full_disk:
+        if self._closed or self._reput.full_disk or self._housekeeping.refusal:
             self._refuse()
         result = self._log.append(message)
         self._appended(result)
@@ -226,7 +247,7 @@ class MessageStore(StoreReader):
 
     def put_batch(self, messages: Sequence[OutgoingMessage]) -> list[AppendResult]:
         """Append all of these messages or none, next to each other. Raises as `put`."""
-        if self._closed or self._reput.full_disk:
+        if self._closed or self._reput.full_disk or self._housekeeping.refusal:
             self._refuse()
         results = self._log.append_batch(messages)
         if results:
@@ -241,9 +262,38 @@ class MessageStore(StoreReader):
     def _refuse(self) -> None:
         if self._closed:
             raise StoreClosedError
-        full_disk = self._reput.full_disk
-        if full_disk is not None:
-            raise full_disk
+        refusal = self._reput.full_disk or self._housekeeping.refusal
+        if refusal is not None:
+            raise refusal
+
+    def _rolled(self) -> None:
+        self._flush.request(self._log.end_offset)
+        self._reput.wake()
+
+    def _dispatched_and_indexed_to(self) -> PhysicalOffset:
+        return min(self._reput.dispatched_to.physical_offset, self._reput.indexed_to)
+
+    def seal_segment(self) -> SealedSegment | None:
+        """End the log file that is written, make it durable, and write its manifest.
+
+        None if it holds no message. Takes as long as reading the file does.
+
+        Raises:
+            DiskFullError: There is no room for the next file.
+            FlushFailedError: It could not be made durable.
+            StoreClosedError: The store was closed.
+            OSError: The manifest could not be written; housekeeping tries again.
+        """
+        base_offset = self._log.roll()
+        if base_offset is None:
+            return None
+        self._rolled()
+        self._flush.wait_durable(PhysicalOffset(base_offset + self._log.files.file_size))
+        return self._housekeeping.seal(base_offset)
+
+    def keep_house(self) -> None:
+        """Do now what otherwise happens every ten seconds: seal, delete, look at the disk."""
+        self._housekeeping.run_once()
 
     def delete_topic(self, topic: str) -> None:
         """Remove the consume queues of a topic. Its messages stay in the log until it is cut."""
@@ -267,9 +317,9 @@ class MessageStore(StoreReader):
         return self._failure
 
     @property
-    def full_disk(self) -> DiskFullError | None:
-        """Why messages are refused until there is room for their places in the queues, or None."""
-        return self._reput.full_disk
+    def full_disk(self) -> DiskFullError | DiskRatioError | None:
+        """Why messages are refused until there is room, None while they are not."""
+        return self._reput.full_disk or self._housekeeping.refusal
 
     @property
     def dispatch_behind_bytes(self) -> int:
@@ -362,6 +412,7 @@ class MessageStore(StoreReader):
             last.callback(self._checkpoint_file.close)
             last.callback(self._watermark.close)
             last.callback(super().close)
+            self._housekeeping.stop()
             # In this order: the last flush confirms what reput then dispatches.
             self._flush.stop()
             self._reput.stop()

@@ -164,7 +164,13 @@ class StoreReader:
         scanned = max_count
         if tags_codes is not None:
             scanned = min(max_count * SCAN_FACTOR, max(max_count, SCAN_UNITS_MAX))
-        units = queue.units(QueueOffset(start), min(scanned, end - start))
+        try:
+            units = queue.units(QueueOffset(start), min(scanned, end - start))
+        except OffsetOutOfRangeError:
+            if queue.min_offset <= start:
+                raise
+            # Retention has moved the beginning since it was looked at.
+            return self.fetch(topic, queue_id, queue_offset, max_count, tags_codes)
         found: list[FetchedUnit] = []
         next_offset = start
         for physical_offset, size_bytes, tags_code in units:
@@ -186,8 +192,7 @@ class StoreReader:
         low, high = queue.min_offset, self._visible_end(queue)
         while low < high:
             middle = QueueOffset((low + high) // 2)
-            (unit,) = queue.units(middle, 1)
-            if self._is_stored_before(unit.physical_offset, timestamp_ms):
+            if self._is_stored_before(queue, middle, timestamp_ms):
                 low = QueueOffset(middle + 1)
             else:
                 high = middle
@@ -201,10 +206,15 @@ class StoreReader:
         end = self.confirm_offset
         return queue.search(lambda unit: unit.end_offset > end)
 
-    def _is_stored_before(self, physical_offset: PhysicalOffset, timestamp_ms: int) -> bool:
-        if physical_offset < self._log.min_offset:
+    def _is_stored_before(
+        self, queue: ConsumeQueue, queue_offset: QueueOffset, timestamp_ms: int
+    ) -> bool:
+        try:
+            (unit,) = queue.units(queue_offset, 1)
+            return self._log.store_timestamp(unit.physical_offset) < timestamp_ms
+        except OffsetOutOfRangeError:
+            # Retention has deleted it, maybe just now.
             return True
-        return self._log.store_timestamp(physical_offset) < timestamp_ms
 
     # The index
 

@@ -1,0 +1,269 @@
+"""The thread that seals full log files, and lets old ones go.
+
+Every ten seconds, as in RocketMQ, and when a file has become full and durable:
+
+1. A file whose first record is older than `sealAfter` is ended.
+2. Retention: a full disk or old messages cost log files, and with them the queue and index files
+   that lead into them. Who reads such a file keeps it until done: it is only unlinked.
+3. Full, durable files without a manifest get one, each in one step, the oldest first.
+
+Nothing here may fail the store. What the disk refuses is logged, and tried again in the next round.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Final, final
+
+from commitbus.broker.store.layout import LOG
+from commitbus.commitlog.clock import Clock
+from commitbus.commitlog.commit_log import CommitLog
+from commitbus.commitlog.errors import CorruptRecordError, DiskRatioError, StoreError
+from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.mapped_file import MappedFile
+from commitbus.commitlog.retention import (
+    DiskUsage,
+    RetentionPolicy,
+    StoredFile,
+    files_to_delete,
+    is_too_full,
+)
+from commitbus.commitlog.types import PhysicalOffset
+from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
+from commitbus.flush.doorbell import Doorbell
+from commitbus.flush.sealed import SealedSegment, SealedSegments, describe, read_manifest
+from commitbus.indexfile.index_service import IndexService
+
+INTERVAL_S: Final = 10.0
+_OTHERS_TURN_S: Final = 0.001
+"""Between two MiB of a file that is being sealed: handlers need the interpreter more."""
+
+_logger = logging.getLogger(__name__)
+
+
+@final
+class Housekeeping:
+    """Keeps a store's files within bounds. `refusal` and `seal` are for any thread."""
+
+    def __init__(
+        self,
+        store: Path,
+        log: CommitLog,
+        queues: ConsumeQueueStore,
+        index: IndexService,
+        *,
+        retention: RetentionPolicy | None,
+        seal_after_s: int,
+        needed_from: Callable[[], PhysicalOffset],
+        on_roll: Callable[[], None],
+        clock: Clock,
+        file_system: FileSystem,
+    ) -> None:
+        """Look at the disk, so that a full one refuses the first message already.
+
+        Args:
+            store: The store's directory.
+            log: What is sealed and deleted.
+            queues: They lose what leads into deleted files.
+            index: Likewise.
+            retention: What goes; None keeps everything and refuses nothing.
+            seal_after_s: Age at which a log file is ended, 0 for never.
+            needed_from: What lies behind this offset is yet to be dispatched, and stays.
+            on_roll: Called when a file was ended before it was full.
+            clock: For the age of files.
+            file_system: What holds the store.
+        """
+        self._store, self._log, self._queues, self._index = store, log, queues, index
+        self._retention, self._seal_after_ms = retention, seal_after_s * 1000
+        self._needed_from, self._on_roll = needed_from, on_roll
+        self._clock, self._file_system = clock, file_system
+        self._sealed = SealedSegments(store, file_system)
+        self._unsealable: set[int] = set()
+        self._seal_from = 0
+        self._is_loaded = False
+        self._refusal: DiskRatioError | None = None
+        # Held for one file that is sealed, or for one round of deletions.
+        self._guard = threading.Lock()
+        self._bell = Doorbell()
+        self._stopping = False
+        self._thread = threading.Thread(
+            target=self._run, name="commitbus-housekeeping", daemon=True
+        )
+        self._look_at_disk()
+
+    @property
+    def refusal(self) -> DiskRatioError | None:
+        """Why messages are refused until there is room, None while they are not."""
+        return self._refusal
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def flushed(self, durable: PhysicalOffset) -> None:
+        """Hear how far the log is durable. Returns at once."""
+        if durable - self._seal_from >= self._log.files.file_size:
+            self._bell.ring()
+
+    def stop(self) -> None:
+        """End the thread; a file that is being sealed is left for the next start."""
+        self._stopping = True
+        self._bell.ring()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def run_once(self) -> None:
+        """Do a whole round now, on this thread."""
+        try:
+            self._round()
+            while not self._stopping and (file := self._next_unsealed()) is not None:
+                self.seal(PhysicalOffset(file.base_offset))
+                self._retain()
+        except (StoreError, OSError) as error:
+            _logger.warning("housekeeping is put off", extra={"reason": str(error)})
+
+    def seal(self, base_offset: PhysicalOffset) -> SealedSegment | None:
+        """Write the manifest of a full, durable file, and return it.
+
+        None if the file is gone or damaged, or the store is being closed.
+
+        Raises:
+            OSError: The manifest could not be written.
+        """
+        with self._guard:
+            self._load()
+            if self._sealed.max_store_timestamp(base_offset) is not None:
+                return read_manifest(self._store, base_offset, self._file_system)
+            file = self._log.files.find(base_offset)
+            if file is None:
+                return None
+            try:
+                segment = describe(file, self._let_others_work)
+            except CorruptRecordError as error:
+                self._unsealable.add(base_offset)
+                _logger.exception("a full log file is damaged", extra={"reason": str(error)})
+                return None
+            if segment is not None:
+                self._sealed.write(segment)
+        return segment
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self.run_once()
+            self._bell.wait(INTERVAL_S)
+
+    def _round(self) -> None:
+        with self._guard:
+            self._load()
+        self._retain()
+        if self._is_seal_due() and self._log.roll() is not None:
+            self._on_roll()
+
+    def _load(self) -> None:
+        """Read the manifests, once: not at the start, which nothing of this may delay."""
+        if not self._is_loaded:
+            files = self._log.files
+            self._sealed.load(files.file_size, frozenset(file.base_offset for file in files.files))
+            self._is_loaded = True
+
+    # Sealing
+
+    def _next_unsealed(self) -> MappedFile | None:
+        """Return the oldest file that is full and durable and has no manifest."""
+        durable = self._log.flushed_where
+        for file in self._log.files.files:
+            end = file.base_offset + file.size_bytes
+            if end > durable:
+                break
+            # Noted before the attempt: if that fails, the next round is soon enough.
+            self._seal_from = end
+            is_sealed = self._sealed.max_store_timestamp(file.base_offset) is not None
+            if not is_sealed and file.base_offset not in self._unsealable:
+                return file
+        return None
+
+    def _let_others_work(self) -> bool:
+        time.sleep(_OTHERS_TURN_S)
+        return not self._stopping
+
+    def _is_seal_due(self) -> bool:
+        """Return whether the file that is written is to be ended. Never where room is short."""
+        files = self._log.files.files
+        if not self._seal_after_ms or not files or self._refusal is not None:
+            return False
+        stored_at = self._first_store_timestamp(files[-1])
+        return stored_at is not None and self._clock.now_ms() - stored_at >= self._seal_after_ms
+
+    # Retention
+
+    def _retain(self) -> None:
+        """Delete what may go; then see whether there is room for messages."""
+        policy, usage = self._retention, self._look_at_disk()
+        if policy is None or usage is None:
+            return
+        now_ms = self._clock.now_ms()
+        with self._guard:
+            files = self._deletable_files()
+            count = files_to_delete(
+                policy,
+                files,
+                usage,
+                now_ms=now_ms,
+                local_hour=datetime.fromtimestamp(now_ms / 1000).astimezone().hour,
+            )
+            if count:
+                last = files[count - 1]
+                self._delete_before(PhysicalOffset(last.base_offset + last.size_bytes))
+        if count:
+            self._look_at_disk()
+
+    def _delete_before(self, offset: PhysicalOffset) -> None:
+        # The manifest first: one of a file that is gone would be a lie.
+        self._sealed.delete_before(offset)
+        count = self._log.delete_before(offset)
+        begin = self._log.min_offset
+        self._queues.delete_before(begin)
+        self._index.delete_before(begin)
+        _logger.info("log files deleted", extra={"count": count, "min_offset": begin})
+
+    def _deletable_files(self) -> list[StoredFile]:
+        """Return every file that nobody needs any more but readers, oldest first."""
+        needed_from = min(self._needed_from(), self._log.flushed_where)
+        files = self._log.files.files
+        found: list[StoredFile] = []
+        for number, file in enumerate(files[:-1], 1):
+            if file.base_offset + file.size_bytes > needed_from:
+                break
+            last = self._sealed.max_store_timestamp(file.base_offset)
+            if last is None:
+                # Not sealed yet, or damaged: no younger than the first record behind it.
+                firsts = map(self._first_store_timestamp, files[number:])
+                last = next((first for first in firsts if first is not None), None)
+            found.append(StoredFile(PhysicalOffset(file.base_offset), file.size_bytes, last))
+        return found
+
+    def _first_store_timestamp(self, file: MappedFile) -> int | None:
+        """Return when the first record of a file was stored, None if that cannot be told."""
+        try:
+            return self._log.store_timestamp(PhysicalOffset(file.base_offset))
+        except StoreError:
+            return None
+
+    def _look_at_disk(self) -> DiskUsage | None:
+        """Set whether messages are refused; return how full the disk is, None if nobody asks."""
+        policy = self._retention
+        if policy is None:
+            return None
+        usage = DiskUsage(*self._file_system.disk_usage(self._store / LOG))
+        before, self._refusal = self._refusal, None
+        if is_too_full(policy, usage):
+            self._refusal = DiskRatioError(self._store, usage.used_percent, policy.refuse_percent)
+        if (before is None) != (self._refusal is None):
+            what = "messages are taken again" if self._refusal is None else "messages are refused"
+            _logger.warning(what, extra={"disk_used_percent": round(usage.used_percent, 1)})
+        return usage
