@@ -31,10 +31,10 @@ class StoreConfig:
     flush: FlushPolicy = field(default_factory=FlushPolicy)
     store_host: Host = field(default_factory=lambda: Host.parse("127.0.0.1", 10911))
     """What records and offset message ids name as the broker's address."""
-    checkpoint_interval_ms: int = 1000
     warm_queue_files: bool = False
     """Read the newest file of each queue into memory at the start, before the store is open: the
     first consumers meet no disk, and the start takes as long as reading those files does."""
+    checkpoint_interval_ms: int = 1000
     """How often queues, index and checkpoint are flushed while messages arrive. Recovery after an
     unclean stop derives the queues anew from a little before the last checkpoint."""
     retention: RetentionPolicy | None = None

@@ -132,6 +132,8 @@ class MessageStore(StoreReader):
         self._checkpoints.add_failure_listener(self._on_failure)
         for service in (self._flush, self._reput, self._checkpoints, self._housekeeping):
             service.start()
+        # Of what was just recovered: the queues are not synced while somebody waits for the start.
+        self._checkpoints.request()
 
     @classmethod
     def open(
@@ -152,8 +154,6 @@ class MessageStore(StoreReader):
             file_system: Default: the machine's.
             on_progress: Hears how far recovery is.
 
-        # Of what was just recovered: the queues are not synced while somebody waits for the start.
-        self._checkpoints.request()
         Raises:
             NotAStoreError: The directory holds something else.
             StoreLockedError: Somebody has the store open, in this or another process.
@@ -177,6 +177,9 @@ class MessageStore(StoreReader):
                 file_system=file_system,
                 on_progress=on_progress,
             )
+            if config.warm_queue_files:
+                for done in parts.queues.warm():
+                    on_progress("warming consume queues", done, len(parts.queues.queues()))
             watermark = DurableWatermark(directory, file_system)
             undo.callback(watermark.close)
             watermark.publish(parts.log.flushed_where)
@@ -197,9 +200,6 @@ class MessageStore(StoreReader):
         )
 
     @staticmethod
-            if config.warm_queue_files:
-                for done in parts.queues.warm():
-                    on_progress("warming consume queues", done, len(parts.queues.queues()))
     def open_read_only(
         directory: Path,
         config: StoreConfig = DEFAULT_CONFIG,
