@@ -17,6 +17,8 @@ from commitbus.broker.metadata.topics import (
     MessageType,
 )
 
+_DIGITS_MAX: Final = 19
+
 Problem = Callable[[str], str | None]
 """Says what is wrong with a value, or None."""
 
@@ -40,7 +42,8 @@ def _only(value: str) -> Problem:
 
 def _between(minimum: int, maximum: int) -> Problem:
     def problem(value: str) -> str | None:
-        digits = value.removeprefix("-")
+        # Python refuses to read thousands of digits, and says so by an error of its own.
+        digits = value.removeprefix("-") if len(value) <= _DIGITS_MAX else ""
         good = digits.isascii() and digits.isdigit() and minimum <= int(value) <= maximum
         return None if good else f"must be a number from {minimum} to {maximum}"
 

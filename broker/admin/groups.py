@@ -145,7 +145,7 @@ def _fill_last_times(context: AdminContext, queues: list[pb.ConsumerProgress.Que
 def _retry_policy(text: str) -> JsonObject:
     try:
         policy = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         refuse(f"the retry policy is not JSON: {error}")
     if not isinstance(policy, dict) or policy.get("type") not in ("CUSTOMIZED", "EXPONENTIAL"):
         refuse('the retry policy needs a "type", CUSTOMIZED or EXPONENTIAL')

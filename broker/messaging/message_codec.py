@@ -15,7 +15,9 @@ from commitbus.commitlog.record_format import encode_properties, offset_message_
 from commitbus.commitlog.types import Host, OutgoingMessage, Record
 
 SYS_FLAG_COMPRESSED: Final = 0x1
-_MS_MAX: Final = 2**63 - 1
+TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999, where a protobuf Timestamp ends. Official clients raise an error at a
+later one, and could never consume a message that has it."""
 _BORN_HOST_LENGTH_MAX: Final = 255
 _UNKNOWN_HOST: Final = Host(b"\0\0\0\0", 0)
 
@@ -26,7 +28,8 @@ def timestamp_ms(timestamp: Timestamp) -> int:
 
 
 def set_timestamp(timestamp: Timestamp, ms: int) -> None:
-    """Set a field to milliseconds since 1970."""
+    """Set a field to milliseconds since 1970, within what clients can read."""
+    ms = min(max(ms, 0), TIMESTAMP_MS_MAX)
     timestamp.seconds, timestamp.nanos = ms // 1000, ms % 1000 * 1_000_000
 
 
@@ -61,12 +64,12 @@ def to_outgoing(
         queue_id: the queue that the broker chose.
         cluster: the cluster's name, which RocketMQ stores with each message.
         peer: the producer's address and port, stored as the born host.
-        now_ms: the born time of a message that says none.
+        now_ms: the born time of a message that says none, or none that can be.
     """
     system = message.system_properties
     born_host = peer_host(peer)
     born_ms = timestamp_ms(system.born_timestamp)
-    if not 0 < born_ms <= _MS_MAX:
+    if not 0 < born_ms <= TIMESTAMP_MS_MAX:
         born_ms = now_ms
     properties = {
         names.UNIQUE_KEY: system.message_id,

@@ -26,6 +26,8 @@ Json = dict["str | int", "Json"] | list["Json"] | str | int | float | bool | Non
 JsonObject = dict[str | int, Json]
 
 INTEGER_MAX: Final = 2**63 - 1
+INT32_MAX: Final = 2**31 - 1
+"""What RocketMQ, and our protocols, keep most of these numbers in."""
 
 # A string, or an integer in the place of a key. Strings are matched to be stepped over.
 _STRING_OR_INTEGER_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?\d{1,19})(?=\s*:)')
@@ -103,17 +105,19 @@ def _text(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def integer(entry: JsonObject, key: str, default: int, *, minimum: int = 0) -> int:
+def integer(
+    entry: JsonObject, key: str, default: int, *, minimum: int = 0, maximum: int = INTEGER_MAX
+) -> int:
     """Return an integer field, or `default` where it is missing.
 
     Raises:
-        DocumentError: It is something else, below `minimum`, or wider than 64 bits.
+        DocumentError: It is something else, or outside [`minimum`, `maximum`].
     """
     value = entry.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int):
         raise DocumentError(f"{key} is no integer")
-    if not minimum <= value <= INTEGER_MAX:
-        raise DocumentError(f"{key} is {value}, outside [{minimum}, {INTEGER_MAX}]")
+    if not minimum <= value <= maximum:
+        raise DocumentError(f"{key} is {value}, outside [{minimum}, {maximum}]")
     return value
 
 

@@ -8,6 +8,8 @@ from types import MappingProxyType
 from typing import Final, final
 
 from commitbus.broker.metadata.documents import (
+    INT32_MAX,
+    INTEGER_MAX,
     DocumentError,
     Json,
     JsonObject,
@@ -128,12 +130,12 @@ def decode_group(name: str, entry: Json) -> GroupConfig:
         consume_message_orderly=truth(
             entry, "consumeMessageOrderly", default=default.consume_message_orderly
         ),
-        retry_queue_nums=integer(entry, "retryQueueNums", default.retry_queue_nums),
+        retry_queue_nums=_int32(entry, "retryQueueNums", default.retry_queue_nums),
         # -1 is RocketMQ's "without end" for remoting consumers.
-        retry_max_times=integer(entry, "retryMaxTimes", default.retry_max_times, minimum=-1),
+        retry_max_times=_int32(entry, "retryMaxTimes", default.retry_max_times, minimum=-1),
         backoff=_decode_backoff(table(entry, "groupRetryPolicy")),
-        broker_id=integer(entry, "brokerId", default.broker_id),
-        which_broker_when_consume_slowly=integer(
+        broker_id=_int32(entry, "brokerId", default.broker_id),
+        which_broker_when_consume_slowly=_int32(
             entry, "whichBrokerWhenConsumeSlowly", default.which_broker_when_consume_slowly
         ),
         notify_consumer_ids_changed_enable=truth(
@@ -147,6 +149,10 @@ def decode_group(name: str, entry: Json) -> GroupConfig:
         ),
         attributes=MappingProxyType(strings(entry, "attributes")),
     )
+
+
+def _int32(entry: JsonObject, key: str, default: int, *, minimum: int = 0) -> int:
+    return integer(entry, key, default, minimum=minimum, maximum=INT32_MAX)
 
 
 def _encode_backoff(backoff: Backoff) -> JsonObject:
@@ -181,6 +187,6 @@ def _decode_backoff(policy: JsonObject) -> Backoff:
 
 
 def _delay(value: Json) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= INTEGER_MAX:
         raise DocumentError("customizedRetryPolicy.next holds something else than milliseconds")
     return value

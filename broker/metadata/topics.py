@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final, final
 
 from commitbus.broker.metadata.documents import (
+    INT32_MAX,
     DocumentError,
     Json,
     JsonObject,
@@ -20,6 +21,9 @@ from commitbus.broker.metadata.documents import (
 
 PERM_WRITE: Final = 2
 PERM_READ: Final = 4
+
+STORED_QUEUES_MAX: Final = 65_536
+"""Of one topic in a file that RocketMQ wrote: every receive looks at each of them."""
 
 MESSAGE_TYPE_ATTRIBUTE: Final = "message.type"
 LITE_EXPIRATION_ATTRIBUTE: Final = "lite.topic.expiration"
@@ -98,10 +102,14 @@ def decode_topic(name: str, entry: Json) -> TopicConfig:
     default = TopicConfig(name)
     return TopicConfig(
         name=name,
-        read_queue_nums=integer(entry, "readQueueNums", default.read_queue_nums),
-        write_queue_nums=integer(entry, "writeQueueNums", default.write_queue_nums),
-        perm=integer(entry, "perm", default.perm),
+        read_queue_nums=integer(
+            entry, "readQueueNums", default.read_queue_nums, maximum=STORED_QUEUES_MAX
+        ),
+        write_queue_nums=integer(
+            entry, "writeQueueNums", default.write_queue_nums, maximum=STORED_QUEUES_MAX
+        ),
+        perm=integer(entry, "perm", default.perm, maximum=INT32_MAX),
         order=truth(entry, "order", default=default.order),
-        topic_sys_flag=integer(entry, "topicSysFlag", default.topic_sys_flag),
+        topic_sys_flag=integer(entry, "topicSysFlag", default.topic_sys_flag, maximum=INT32_MAX),
         attributes=MappingProxyType(strings(entry, "attributes")),
     )

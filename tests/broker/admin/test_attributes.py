@@ -30,6 +30,7 @@ def test_a_change_sets_and_deletes() -> None:
         ({"cleanup.policy": "COMPACTION"}, [], "only DELETE is supported"),
         ({"queue.type": "BatchCQ"}, [], "only SimpleCQ is supported"),
         ({"lite.topic.expiration": "soon"}, [], "must be a number"),
+        ({"lite.topic.expiration": "9" * 5000}, [], "must be a number"),
         ({"lite.topic.expiration": "-2"}, [], "must be a number from -1"),
         ({}, ["message.type"], "cannot be deleted"),
     ],

@@ -232,3 +232,93 @@ def test_sends_beyond_what_may_wait_for_the_disk_are_turned_away(
         assert bus.context.store.end_offset == 0
 
     run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos", "born_ms"),
+    [
+        (0, 1_000_000, 1),
+        (253_402_300_799, 999_999_999, 253_402_300_799_999),
+        (253_402_300_799, 1_000_000_000, None),
+        (253_402_300_800, 0, None),
+        (2**63 - 1, 2**31 - 1, None),
+        (-(2**63), -(2**31), None),
+        (-1, 2**31 - 1, 1147),
+        (0, 0, None),
+    ],
+)
+def test_a_born_time_that_no_client_could_read_again_is_the_time_of_the_send(
+    run: Run, message: Any, seconds: int, nanos: int, born_ms: int | None
+) -> None:
+    """Official clients raise an error at a time beyond the year 9999, whoever wrote it."""
+
+    async def scenario(bus: Any) -> None:
+        sent = message(b"x")
+        sent.system_properties.born_timestamp.seconds = seconds
+        sent.system_properties.born_timestamp.nanos = nanos
+        request = pb.SendMessageRequest(messages=[sent])
+        assert (await bus.unary("SendMessage", request)).status.code == pb.OK
+        bus.settle()
+        (received,) = (await bus.receive()).messages
+        got = received.system_properties.born_timestamp
+        assert got.ToMilliseconds() == (bus.now_ms() if born_ms is None else born_ms)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos", "code"),
+    [
+        (2**63 - 1, 2**31 - 1, pb.ILLEGAL_DELIVERY_TIME),
+        (-(2**63), -(2**31), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+    ],
+)
+def test_a_delivery_time_out_of_all_ranges_is_refused(
+    run: Run, message: Any, seconds: int, nanos: int, code: pb.Code
+) -> None:
+    """The past is no error of its own: such a message is of another type than the topic's."""
+
+    async def scenario(bus: Any) -> None:
+        sent = message(b"x")
+        sent.system_properties.delivery_timestamp.seconds = seconds
+        sent.system_properties.delivery_timestamp.nanos = nanos
+        request = pb.SendMessageRequest(messages=[sent])
+        assert (await bus.unary("SendMessage", request)).status.code == code
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("separator", ["\x01", "\x02"])
+@pytest.mark.parametrize(
+    ("field", "code"),
+    [
+        ("tag", pb.ILLEGAL_MESSAGE_TAG),
+        ("keys", pb.ILLEGAL_MESSAGE_KEY),
+        ("message_id", pb.ILLEGAL_MESSAGE_ID),
+        ("message_group", pb.ILLEGAL_MESSAGE_GROUP),
+        ("lite_topic", pb.ILLEGAL_LITE_TOPIC),
+        ("trace_context", pb.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        ("name", pb.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        ("value", pb.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        ("born_host", pb.OK),
+    ],
+)
+def test_the_separators_of_stored_properties_reach_the_log_nowhere(
+    run: Run, message: Any, field: str, code: pb.Code, separator: str
+) -> None:
+    """Each field is refused with its code; a host that cannot be stored is the peer's instead."""
+
+    async def scenario(bus: Any) -> None:
+        text, sent = f"a{separator}b", message(b"x")
+        if field == "keys":
+            sent.system_properties.keys.append(text)
+        elif field == "name":
+            sent.user_properties[text] = "v"
+        elif field == "value":
+            sent.user_properties["n"] = text
+        else:
+            setattr(sent.system_properties, field, text)
+        request = pb.SendMessageRequest(messages=[sent])
+        assert (await bus.unary("SendMessage", request)).status.code == code
+
+    run(scenario)

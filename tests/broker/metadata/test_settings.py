@@ -16,17 +16,24 @@ from commitbus.broker.metadata.groups import (
     decode_group,
     encode_group,
 )
-from commitbus.broker.metadata.topics import MessageType, TopicConfig, decode_topic, encode_topic
+from commitbus.broker.metadata.topics import (
+    STORED_QUEUES_MAX,
+    MessageType,
+    TopicConfig,
+    decode_topic,
+    encode_topic,
+)
 
 EXAMPLES = settings(max_examples=60, deadline=None, derandomize=True)
 NUMBERS = st.integers(0, 2**31 - 1)
+QUEUES = st.integers(0, STORED_QUEUES_MAX)
 ATTRIBUTES = st.dictionaries(st.text(max_size=9), st.text(max_size=9), max_size=3)
 
 
 @EXAMPLES
 @given(
     st.builds(
-        TopicConfig, st.just("t"), NUMBERS, NUMBERS, NUMBERS, st.booleans(), NUMBERS, ATTRIBUTES
+        TopicConfig, st.just("t"), QUEUES, QUEUES, NUMBERS, st.booleans(), NUMBERS, ATTRIBUTES
     )
 )
 def test_a_topic_survives_its_entry(config: TopicConfig) -> None:
@@ -88,6 +95,8 @@ def test_perm_says_who_may_use_a_topic() -> None:
         7,
         {"perm": "6"},
         {"readQueueNums": -1},
+        {"writeQueueNums": STORED_QUEUES_MAX + 1},
+        {"topicSysFlag": 2**31},
         {"readQueueNums": True},
         {"order": 0},
         {"attributes": {"a": 1}},
@@ -103,6 +112,7 @@ def test_a_topic_that_is_none_is_refused(entry: Json) -> None:
     [
         {"customizedRetryPolicy": {"next": []}},
         {"customizedRetryPolicy": {"next": [1, "2"]}},
+        {"customizedRetryPolicy": {"next": [2**63]}},
         {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"multiplier": 0}},
         [],
     ],
@@ -112,3 +122,11 @@ def test_a_retry_policy_that_is_none_is_refused(policy: Json) -> None:
         decode_group("g", {"groupRetryPolicy": policy})
     with pytest.raises(DocumentError):
         decode_group("g", None)
+
+
+@pytest.mark.parametrize("field", ["retryMaxTimes", "retryQueueNums", "brokerId"])
+def test_a_number_that_no_protocol_can_carry_is_refused(field: str) -> None:
+    """Or every client of the group, and every list of groups, would fail over it."""
+    with pytest.raises(DocumentError, match=field):
+        decode_group("g", {field: 2**31})
+    assert decode_group("g", {field: 2**31 - 1}).name == "g"
