@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, final
+from typing import Final, NamedTuple, final
 
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.errors import BadRequestError, InvalidReceiptHandleError
@@ -12,6 +12,9 @@ from commitbus.broker.messaging.validate import group_name, invisible_ms, topic_
 from commitbus.broker.metadata.progress import InFlight, QueueProgress
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+
+ENTRIES_MAX: Final = 1024
+"""Of one request; a receive hands out 32. Nobody else is served while they are looked up."""
 
 
 @final
@@ -47,7 +50,22 @@ def find_delivery(context: MessagingContext, group: str, topic: str, text: str) 
         expires_at_ms = entry.invisible_until_ms if is_latest else handle.expires_at_ms
         if expires_at_ms <= context.clock.now_ms():
             raise InvalidReceiptHandleError("receipt handle is expired")
+        if not is_latest:
+            _check_place(context, topic, handle)
     return Delivery(handle, progress, entry)
+
+
+def _check_place(context: MessagingContext, topic: str, handle: ReceiptHandle) -> None:
+    """Check that an older handle still names the message that lies at its queue offset.
+
+    It does not where the topic was deleted and made anew, or where a power cut took the message
+    and another has its offset now: that one is not this client's to acknowledge.
+    """
+    units = context.store.fetch(topic, handle.queue_id, handle.queue_offset, 1).units
+    if not units or (
+        handle.physical_offset >= 0 and units[0].physical_offset != handle.physical_offset
+    ):
+        raise InvalidReceiptHandleError("receipt handle names a message that is gone")
 
 
 def ack_message(
@@ -56,12 +74,17 @@ def ack_message(
     """Take messages out of flight for good; one that is already counts as taken.
 
     Raises:
-        RequestError: a name is illegal or there is no entry. Entries fail one by one.
+        RequestError: a name is illegal, or there are no or too many entries. Entries fail one by
+            one.
     """
     context.clients.seen(call)
     group, topic = group_name(request.group), topic_name(request.topic)
     if not request.entries:
         raise BadRequestError("no entry to acknowledge")
+    if len(request.entries) > ENTRIES_MAX:
+        raise BadRequestError(
+            f"{len(request.entries)} entries to acknowledge, at most {ENTRIES_MAX} are allowed"
+        )
     response = pb.AckMessageResponse()
     statuses = []
     for entry in request.entries:

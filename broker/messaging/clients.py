@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, final
 
 import trio
@@ -18,9 +18,9 @@ from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.clock import Clock
 
-IDLE_MS: Final = 120_000
+IDLE_S: Final = 120.0
 """After this long without a call a client is gone; RocketMQ's channel expiry."""
-DISCONNECT_GRACE_MS: Final = 15_000
+DISCONNECT_GRACE_S: Final = 15.0
 """A client whose streams broke is gone sooner; heartbeats come every 10 s if it lives."""
 CLIENTS_MAX: Final = 100_000
 CLIENT_ID_LENGTH_MAX: Final = 1024
@@ -50,14 +50,10 @@ class Client:
     kind: pb.ClientType = pb.CLIENT_TYPE_UNSPECIFIED
     group: str = ""
     """The consumer group; empty for a producer."""
-    topics: tuple[str, ...] = ()
-    """What it publishes to."""
-    subscriptions: dict[str, str] = field(default_factory=dict)
-    """Topic to filter expression."""
-    last_seen_ms: int = 0
     streams: int = 0
     """Calls in progress that last: telemetry and receives."""
-    gone_at_ms: int = 0
+    gone_at_s: float = 0.0
+    """On the monotonic clock: a step of the wall clock says nothing about who lives."""
 
     @property
     def is_consumer(self) -> bool:
@@ -96,7 +92,6 @@ class ClientRegistry:
         Raises:
             ClientIdRequiredError: the call has no usable client id.
         """
-        now_ms = self._clock.now_ms()
         client_id = client_id_of(call)
         client = self._clients.pop(client_id, None)
         if client is None:
@@ -109,35 +104,33 @@ class ClientRegistry:
             if len(self._clients) >= CLIENTS_MAX:
                 del self._clients[next(iter(self._clients))]
         self._clients[client_id] = client
-        client.last_seen_ms = now_ms
-        client.gone_at_ms = now_ms + IDLE_MS
+        client.gone_at_s = self._clock.monotonic_s() + IDLE_S
         return client
 
     @contextmanager
-    def streaming(self, client: Client, *, idle_after_ms: int = IDLE_MS) -> Iterator[None]:
+    def streaming(self, client: Client, *, idle_after_s: float = IDLE_S) -> Iterator[None]:
         """Count a call that lasts: while it does, the client is alive.
 
         Args:
             client: the caller.
-            idle_after_ms: how long the client counts as alive after the call's own end. After a
-                cancelled one, its connection being gone, it is `DISCONNECT_GRACE_MS`.
+            idle_after_s: how long the client counts as alive after the call's own end. After a
+                cancelled one, its connection being gone, it is `DISCONNECT_GRACE_S`.
         """
         client.streams += 1
         try:
             yield
         except trio.Cancelled:
-            idle_after_ms = DISCONNECT_GRACE_MS
+            idle_after_s = DISCONNECT_GRACE_S
             raise
         finally:
             client.streams -= 1
-            client.last_seen_ms = self._clock.now_ms()
-            client.gone_at_ms = client.last_seen_ms + idle_after_ms
+            client.gone_at_s = self._clock.monotonic_s() + idle_after_s
 
     def is_alive(self, client_id: str) -> bool:
         """Return whether a client has a stream open or was heard of lately."""
         client = self._clients.get(client_id)
         return client is not None and (
-            client.streams > 0 or client.gone_at_ms > self._clock.now_ms()
+            client.streams > 0 or client.gone_at_s > self._clock.monotonic_s()
         )
 
     def remove(self, client_id: str) -> Client | None:

@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from commitbus.broker.messaging.acks import ENTRIES_MAX
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 Run = Callable[..., None]
@@ -197,5 +198,60 @@ def test_a_change_is_refused_for_what_is_not_in_flight_and_for_illegal_times(run
         assert (await bus.change(handle, 1, group="")).status.code == pb.ILLEGAL_CONSUMER_GROUP
         await bus.ack(handle)
         assert (await bus.change(handle, 1)).status.code == pb.INVALID_RECEIPT_HANDLE
+
+    run(scenario)
+
+
+def test_more_entries_than_one_request_may_have_are_refused_at_once(run: Run) -> None:
+    """Nobody else is served while they are looked up."""
+
+    async def scenario(bus: Any) -> None:
+        request = pb.AckMessageRequest()
+        request.group.name, request.topic.name = "G", "T"
+        for _ in range(ENTRIES_MAX + 1):
+            request.entries.add(receipt_handle="x")
+        assert (await bus.unary("AckMessage", request)).status.code == pb.BAD_REQUEST
+        del request.entries[-1]
+        response = await bus.unary("AckMessage", request)
+        assert response.status.code == pb.INVALID_RECEIPT_HANDLE
+        assert len(response.entries) == ENTRIES_MAX
+
+    run(scenario)
+
+
+def test_a_handle_of_a_lost_message_does_not_acknowledge_the_one_in_its_place(run: Run) -> None:
+    """A power cut, or a topic that was made anew, gives its queue offset to another message."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1")
+        (handle,) = (await bus.receive()).handles
+        older = replaced(handle, 1, bus.now_ms() - 1)
+        assert await bus.ack(replaced(older, 8, 77777)) == [pb.INVALID_RECEIPT_HANDLE]
+        assert bus.context.progress.get("G", "T", 0).in_flight_count == 1
+        assert await bus.ack(older) == [pb.OK]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("ms", "code"),
+    [
+        (-1, pb.ILLEGAL_INVISIBLE_TIME),
+        (0, pb.OK),
+        (12 * 3600 * 1000, pb.OK),
+        (12 * 3600 * 1000 + 1, pb.ILLEGAL_INVISIBLE_TIME),
+    ],
+)
+def test_a_message_is_invisible_for_up_to_twelve_hours(run: Run, ms: int, code: pb.Code) -> None:
+    """And not at all with 0: its consumer gives it back."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1")
+        (handle,) = (await bus.receive()).handles
+        response = await bus.change(handle, ms / 1000)
+        assert response.status.code == code
+        if code == pb.OK:
+            await bus.sleep(ms / 1000 - 0.001 if ms else 0)
+            assert bool(ms) == (await bus.ack(response.receipt_handle) == [pb.OK])
 
     run(scenario)

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from commitbus.broker.messaging import clients as module
-from commitbus.broker.messaging.clients import DISCONNECT_GRACE_MS, IDLE_MS, ClientRegistry
+from commitbus.broker.messaging.clients import DISCONNECT_GRACE_S, IDLE_S, ClientRegistry
 from commitbus.broker.messaging.errors import ClientIdRequiredError
 from commitbus.broker.rpc.call import Call
 
@@ -55,7 +55,7 @@ def test_a_silent_client_is_gone_after_two_minutes() -> None:
     registry = ClientRegistry(clock)
     silent = registry.seen(call("silent"))
     registry.seen(call("loud"))
-    clock.ms += IDLE_MS - 1
+    clock.ms += round(IDLE_S * 1000) - 1
     registry.seen(call("loud"))
     assert registry.is_alive("silent")
     clock.ms += 1
@@ -70,9 +70,9 @@ def test_a_client_with_a_stream_is_alive_however_silent() -> None:
     clock = Clock()
     registry = ClientRegistry(clock)
     with registry.streaming(registry.seen(call("a"))):
-        clock.ms += 10 * IDLE_MS
+        clock.ms += 10 * round(IDLE_S * 1000)
         assert registry.drop_idle() == []
-    clock.ms += IDLE_MS - 1
+    clock.ms += round(IDLE_S * 1000) - 1
     assert registry.is_alive("a")
 
 
@@ -88,7 +88,7 @@ def test_a_client_whose_stream_broke_is_gone_soon() -> None:
 
     for _ in range(2):
         trio.run(connection_lost)
-        clock.ms += DISCONNECT_GRACE_MS - 1
+        clock.ms += round(DISCONNECT_GRACE_S * 1000) - 1
         assert registry.is_alive("a")
     clock.ms += 1
     assert not registry.is_alive("a")
@@ -100,7 +100,7 @@ def test_a_client_whose_request_was_refused_is_as_alive_as_any() -> None:
     registry = ClientRegistry(clock)
     with pytest.raises(KeyError), registry.streaming(registry.seen(call("a"))):
         raise KeyError
-    clock.ms += IDLE_MS - 1
+    clock.ms += round(IDLE_S * 1000) - 1
     assert registry.is_alive("a")
 
 
@@ -113,3 +113,26 @@ def test_of_too_many_clients_the_longest_silent_is_forgotten(
     for name in ("a", "b", "a", "c"):
         registry.seen(call(name))
     assert [client.client_id for client in registry.all()] == ["a", "c"]
+
+
+def test_a_step_of_the_wall_clock_says_nothing_about_who_lives() -> None:
+    """An hour forward kills nobody, an hour back keeps nobody alive."""
+
+    class SteppedClock:
+        def __init__(self) -> None:
+            self.wall_ms, self.seconds = 10_000_000_000, 5.0
+
+        def now_ms(self) -> int:
+            return self.wall_ms
+
+        def monotonic_s(self) -> float:
+            return self.seconds
+
+    clock = SteppedClock()
+    registry = ClientRegistry(clock)
+    registry.seen(call("a"))
+    clock.wall_ms += 3_600_000
+    assert registry.drop_idle() == []
+    clock.wall_ms -= 7_200_000
+    clock.seconds += IDLE_S
+    assert [client.client_id for client in registry.drop_idle()] == ["a"]

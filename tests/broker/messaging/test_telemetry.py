@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from commitbus.broker.messaging.telemetry import TOPICS_MAX
 from commitbus.broker.metadata.groups import CustomizedBackoff, ExponentialBackoff
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -91,7 +92,6 @@ def test_a_consumer_gets_its_groups_settings(run: Run, kind: pb.ClientType) -> N
                     await trio.lowlevel.checkpoint()
             (client,) = bus.context.clients.consumers("Unheard")
             assert (client.client_id, client.kind) == ("c1", kind)
-            assert client.subscriptions == {"T": "A || B"}
             hold.set()
         settings = answers[0].settings
         assert settings.WhichOneof("pub_sub") == "subscription"
@@ -226,5 +226,37 @@ def test_a_client_says_goodbye_once(run: Run) -> None:
             assert response.status.code == code
         response = await bus.unary("NotifyClientTermination", request, bus.call(""))
         assert response.status.code == pb.CLIENT_ID_REQUIRED
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("kind", ["publishing", "subscription"])
+def test_settings_with_more_topics_than_anybody_has_are_refused(run: Run, kind: str) -> None:
+    """Checking them would hold up everybody else."""
+
+    async def scenario(bus: Any) -> None:
+        command = pb.TelemetryCommand()
+        if kind == "publishing":
+            for _ in range(TOPICS_MAX + 1):
+                command.settings.publishing.topics.add(name="T")
+        else:
+            command.settings.subscription.group.name = "G"
+            for _ in range(TOPICS_MAX + 1):
+                command.settings.subscription.subscriptions.add().topic.name = "T"
+        with pytest.raises(RpcError, match="10001 topics"):
+            await bus.telemetry(command)
+
+    run(scenario)
+
+
+def test_a_group_with_the_most_retries_there_can_be_is_told_so(run: Run) -> None:
+    """One attempt more than retries does not fit into the protocol's number any more."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.group("Stubborn", retry_max_times=2**31 - 1)
+        command = pb.TelemetryCommand()
+        command.settings.subscription.group.name = "Stubborn"
+        (answer,) = await bus.telemetry(command)
+        assert answer.settings.backoff_policy.max_attempts == 2**31 - 1
 
     run(scenario)
