@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, cast, final
 
+from commitbus.broker.address import join_host_port, split_host_port
 from commitbus.commitlog.types import Host
 from commitbus.flush.policy import FlushMode
 
@@ -216,11 +217,18 @@ class BrokerConfig:
         for name in ("listen", "advertise"):
             if text := getattr(self, name):
                 _checked(name, text, split_host_port)
+        _require(
+            "advertise", not self.advertise.endswith(":0"), "must name a port, 0 cannot be reached"
+        )
         for name in ("broker_name", "cluster_name"):
             _require(name, _is_name(getattr(self, name)), "must be a name without blanks")
         _require("metrics_port", -1 <= self.metrics_port <= 65535, "must be a port, or -1 for off")
-        for name, minimum in _MINIMUM.items():
-            _require(name, getattr(self, name) >= minimum, f"must be at least {minimum}")
+        for name, (minimum, maximum) in _RANGE.items():
+            _require(
+                name,
+                minimum <= getattr(self, name) <= maximum,
+                f"must be from {minimum} to {maximum}",
+            )
         _require("queue_file_bytes", self.queue_file_bytes % 20 == 0, "must be a multiple of 20")
         # A record of the largest body, properties and topic must fit into one file.
         _require(
@@ -228,7 +236,6 @@ class BrokerConfig:
             self.log_file_bytes >= self.max_body_bytes + 64 * 1024,
             f"must hold a message of max_body_bytes ({self.max_body_bytes}) with its properties",
         )
-        _require("log_file_bytes", self.log_file_bytes < 2**31, "must be below 2 GiB")
 
     @property
     def listen_host(self) -> str:
@@ -289,26 +296,6 @@ def load_config(path: Path) -> BrokerConfig:
     return BrokerConfig().with_changes(settings, source=str(path))
 
 
-def split_host_port(text: str) -> tuple[str, int]:
-    """Return host and port of `host:port`; an IPv6 address stands in brackets.
-
-    Raises:
-        ValueError: `text` is something else.
-    """
-    host, separator, port = text.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if not separator or not host or (":" in host and not bracketed):
-        raise ValueError(f"{text!r} is not host:port (an IPv6 address needs brackets)")
-    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise ValueError(f"{port!r} is not a port (0 to 65535)")
-    return (host[1:-1] if bracketed else host), int(port)
-
-
-def join_host_port(host: str, port: int) -> str:
-    """Return `host:port`, an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def setting_docs() -> list[tuple[str, object, Doc]]:
     """Return name, default and documentation of every setting, in the order of the class."""
     return [(entry.name, entry.default, _doc_of(entry)) for entry in fields(BrokerConfig)]
@@ -320,13 +307,19 @@ def _doc_of(entry: Field[Any]) -> Doc:
     return doc
 
 
-_MINIMUM: Final = {
-    "flush_interval_ms": 1,
-    "max_body_bytes": 1,
-    "queue_file_bytes": 20,
-    "index_slots": 1,
-    "index_entries": 2,
-    "progress_save_interval_ms": 1,
+_FILE_BYTES_MAX: Final = 2**31 - 1
+"""RocketMQ addresses a file's bytes with a signed 32-bit number."""
+_DAY_MS: Final = 24 * 3600 * 1000
+
+_RANGE: Final = {
+    "flush_interval_ms": (1, _DAY_MS),
+    "max_body_bytes": (1, _FILE_BYTES_MAX),
+    "log_file_bytes": (1, _FILE_BYTES_MAX),
+    "queue_file_bytes": (20, _FILE_BYTES_MAX),
+    # An index file: 40 bytes, then 4 for each slot and 20 for each entry.
+    "index_slots": (1, _FILE_BYTES_MAX // 8),
+    "index_entries": (2, _FILE_BYTES_MAX // 40),
+    "progress_save_interval_ms": (1, _DAY_MS),
 }
 
 _NAMES: Final[Mapping[str, str]] = {

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from commitbus.broker.config import join_host_port
+from commitbus.broker.address import join_host_port
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.names import RETRY_TOPIC_PREFIX, is_system_topic
 from commitbus.broker.metadata.topics import MessageType

@@ -20,9 +20,10 @@ from typing import final
 
 import trio
 
+from commitbus.broker.address import join_host_port
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.methods import admin_methods
-from commitbus.broker.config import BrokerConfig, join_host_port
+from commitbus.broker.config import BrokerConfig
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.methods import messaging_methods, run_messaging
 from commitbus.broker.metadata.metadata_store import MetadataStore

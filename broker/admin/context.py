@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NoReturn, final
 
-from commitbus.broker.config import BrokerConfig, join_host_port
+from commitbus.broker.address import join_host_port
+from commitbus.broker.config import BrokerConfig
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.metadata.progress_table import ProgressTable

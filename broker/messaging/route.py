@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Final
 
-from commitbus.broker.config import split_host_port
+from commitbus.broker.address import split_host_port
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.message_codec import peer_host
 from commitbus.broker.messaging.status import ok

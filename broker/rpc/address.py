@@ -6,6 +6,8 @@ import socket
 from typing import final
 from urllib.parse import unquote
 
+from commitbus.broker.address import split_host_port
+
 
 @final
 class ListenError(Exception):
@@ -17,19 +19,15 @@ class ListenError(Exception):
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT`; an IPv6 host comes in brackets, and loses them here.
+    """Return host and port of an address to listen on, as `split_host_port`.
 
     Raises:
-        ListenError: it is not of that form.
+        ListenError: it is none.
     """
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ListenError(address, "not HOST:PORT with a port from 0 to 65535")
-    if host.startswith("[") and host.endswith("]"):
-        return host[1:-1], int(port)
-    if ":" in host:
-        raise ListenError(address, "an IPv6 address is written in brackets, as in [::1]:8081")
-    return host, int(port)
+    try:
+        return split_host_port(address)
+    except ValueError as error:
+        raise ListenError(address, str(error)) from None
 
 
 def why_not_listening(address: str) -> str:
