@@ -41,6 +41,7 @@ def _lines(report: CheckReport) -> list[str]:
         f"{report.log_end}",
         f"queues: {report.queue_units} units in {report.queues} queues",
         f"index: {report.index_entries} entries in {report.index_files} files",
+        f"sealed: {report.manifests} log files with a manifest",
     ]
     if report.of_deleted_topics:
         lines.append(f"{report.of_deleted_topics} messages are of topics that were deleted")

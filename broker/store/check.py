@@ -18,6 +18,7 @@ from typing import final
 from commitbus.broker.store.check_index import IndexCheck
 from commitbus.broker.store.check_queues import QueueCheck
 from commitbus.broker.store.check_report import CheckReport, Problem
+from commitbus.broker.store.check_sealed import SealedCheck
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.layout import (
     CHECKPOINT,
@@ -70,7 +71,8 @@ def check_store(
     index = IndexCheck(directory, config, file_system, report)
     if is_clean:
         index.check_chains()
-    walk = _LogWalk(directory, config.log_file_bytes, file_system, report)
+    sealed = SealedCheck(directory, file_system, report)
+    walk = _LogWalk(directory, config.log_file_bytes, file_system, report, sealed)
     last_store_timestamp = 0
     try:
         for request in walk.requests(on_progress):
@@ -83,6 +85,7 @@ def check_store(
         index.finish()
     if is_clean:
         queues.finish(report.log_begin)
+        sealed.finish()
     _check_checkpoint(directory, checkpoint, last_store_timestamp, file_system, report)
     return report
 
@@ -124,9 +127,14 @@ class _LogWalk:
     """Walks over the log, counting and reporting."""
 
     def __init__(
-        self, directory: Path, file_bytes: int, file_system: FileSystem, report: CheckReport
+        self,
+        directory: Path,
+        file_bytes: int,
+        file_system: FileSystem,
+        report: CheckReport,
+        sealed: SealedCheck,
     ) -> None:
-        self._directory, self._report = directory, report
+        self._directory, self._report, self._sealed = directory, report, sealed
         self._files = MappedFileQueue(
             directory / LOG, file_bytes, file_system=file_system, policy=FilePolicy(writable=False)
         )
@@ -148,10 +156,13 @@ class _LogWalk:
         total = self._files.end_of_files - self._files.min_offset
         report.log_files = len(files)
         for number, file in enumerate(files):
+            self._sealed.begin(file)
             stop = yield from self._file_requests(file)
+            self._sealed.end(file, stop)
             report.log_end = file.base_offset + stop.position
             if stop.kind is StopKind.BLANK:
                 report.blank_records += 1
+                report.log_end = file.base_offset + file.size_bytes
             elif stop.kind is not StopKind.FILE_END and self._ends_here(stop, number):
                 break
             on_progress("checking the log", file.base_offset + file.size_bytes, total)
@@ -182,11 +193,13 @@ class _LogWalk:
                     return stop
                 # Only the body is bad: the walk can go on behind it.
                 self._report.add(file.path, stop.position, stop.reason)
+                self._sealed.see_damage()
                 yield self._seen(view, file, checked)
                 position = checked[-1]
 
     def _seen(self, view: memoryview, file: MappedFile, checked: CheckedRecord) -> DispatchRequest:
         self._report.messages += 1
+        self._sealed.see(checked)
         offset = PhysicalOffset(file.base_offset + checked[-1] - checked[0])
         return dispatch_request(view, offset, checked)
 

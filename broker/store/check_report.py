@@ -40,6 +40,8 @@ class CheckReport:
     log_files: int = 0
     messages: int = 0
     blank_records: int = 0
+    manifests: int = 0
+    """Of sealed log files."""
     torn_bytes: int = 0
     """Behind the log's end, after an unclean stop: the next start cuts them."""
     queues: int = 0

@@ -36,6 +36,7 @@ def sound(
         store.put(make_message("TopicA", i % 2, b"%d" % i * 300, KEYS=f"k{i} all", TAGS="t"))
         for i in range(180)
     ]
+    store.keep_house()
     store.close()
     return copy_of(store_dir), results
 
