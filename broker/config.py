@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, cast, final
 
 from commitbus.broker.address import join_host_port, split_host_port
+from commitbus.commitlog.retention import NEVER_PERCENT, parse_delete_hours
 from commitbus.commitlog.types import Host
 from commitbus.flush.policy import FlushMode
 
@@ -203,6 +204,62 @@ class BrokerConfig:
             aliases=("maxIndexNum",),
         ),
     )
+    file_reserved_hours: int = field(
+        default=48,
+        metadata=_doc(
+            unit="hours",
+            reason="two days, as in RocketMQ's example; counted from a log file's last message",
+            danger="what no consumer has fetched by then is deleted with the rest",
+            aliases=("fileReservedTime",),
+        ),
+    )
+    delete_when: str = field(
+        default="04",
+        metadata=_doc(
+            unit="hours of the day, local time, separated by semicolons",
+            reason="RocketMQ's default: at night, because deleting large files loads the disk",
+            danger="between these hours expired files fill the disk, up to disk_delete_percent",
+            aliases=("deleteWhen",),
+        ),
+    )
+    disk_delete_percent: int = field(
+        default=75,
+        metadata=_doc(
+            unit="percent of the disk in use, 100 for never",
+            reason="RocketMQ's default: from here on expired files go at any hour",
+            danger="a high one leaves little time before unexpired files go",
+            aliases=("diskMaxUsedSpaceRatio",),
+        ),
+    )
+    disk_force_percent: int = field(
+        default=85,
+        metadata=_doc(
+            unit="percent of the disk in use, 100 for never",
+            reason="RocketMQ's default: from here on the oldest files go, expired or not",
+            danger="on a disk that others fill, messages go that are still wanted; with 100 sends "
+            "are refused instead",
+            aliases=("diskSpaceCleanForciblyRatio",),
+        ),
+    )
+    disk_refuse_percent: int = field(
+        default=90,
+        metadata=_doc(
+            unit="percent of the disk in use, 100 for never",
+            reason="RocketMQ's default: sends are refused until less is used",
+            danger="with 100, queues, progress and everybody else on the disk find it full",
+            aliases=("diskSpaceWarningLevelRatio",),
+        ),
+    )
+    seal_after_s: int = field(
+        default=0,
+        metadata=_doc(
+            unit="seconds since a log file's first message",
+            reason="0: a file ends when it is full",
+            danger="a file takes its full size on the disk however early it ends: with a short "
+            "time, set a small log_file_bytes",
+            aliases=("sealAfter",),
+        ),
+    )
     progress_save_interval_ms: int = field(
         default=100,
         metadata=_doc(
@@ -236,6 +293,7 @@ class BrokerConfig:
             self.log_file_bytes >= self.max_body_bytes + 64 * 1024,
             f"must hold a message of max_body_bytes ({self.max_body_bytes}) with its properties",
         )
+        _checked("delete_when", self.delete_when, parse_delete_hours)
 
     @property
     def listen_host(self) -> str:
@@ -310,6 +368,7 @@ def _doc_of(entry: Field[Any]) -> Doc:
 _FILE_BYTES_MAX: Final = 2**31 - 1
 """RocketMQ addresses a file's bytes with a signed 32-bit number."""
 _DAY_MS: Final = 24 * 3600 * 1000
+_HOURS_MAX: Final = 100 * 366 * 24
 
 _RANGE: Final = {
     "flush_interval_ms": (1, _DAY_MS),
@@ -320,6 +379,11 @@ _RANGE: Final = {
     "index_slots": (1, _FILE_BYTES_MAX // 8),
     "index_entries": (2, _FILE_BYTES_MAX // 40),
     "progress_save_interval_ms": (1, _DAY_MS),
+    "file_reserved_hours": (0, _HOURS_MAX),
+    "disk_delete_percent": (1, NEVER_PERCENT),
+    "disk_force_percent": (1, NEVER_PERCENT),
+    "disk_refuse_percent": (1, NEVER_PERCENT),
+    "seal_after_s": (0, _HOURS_MAX * 3600),
 }
 
 _NAMES: Final[Mapping[str, str]] = {

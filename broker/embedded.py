@@ -24,6 +24,9 @@ SMALL_FILES: Final = {
     "queue_file_bytes": 20 * 4096,
     "index_slots": 5_000,
     "index_entries": 20_000,
+    # A test must not fail because the developer's disk is nearly full.
+    "disk_force_percent": 100,
+    "disk_refuse_percent": 100,
 }
 """Sizes with which a store takes a few megabytes, not gigabytes."""
 

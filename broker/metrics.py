@@ -21,7 +21,7 @@ from commitbus.broker.address import join_host_port
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.names import RETRY_TOPIC_PREFIX, is_system_topic
 from commitbus.broker.metadata.topics import MessageType
-from commitbus.broker.queue_times import NEVER_MS, store_timestamp
+from commitbus.broker.queue_times import NEVER_MS, earliest_store_timestamp, store_timestamp
 from commitbus.broker.rpc.address import ListenError
 from commitbus.broker.rpc_latency import LATENCY_BUCKETS_MS, CallLabels, RpcLatency
 from commitbus.broker.store.message_store import MessageStore
@@ -83,6 +83,7 @@ class BrokerCollector(Collector):
         yield from self._traffic(snapshot)
         yield from self._lag(snapshot)
         yield from self._storage(self._context.store)
+        yield self._reserve_time(self._context.store)
         yield self._rpc_latency(snapshot)
 
     def _snapshot(self) -> _Snapshot:
@@ -172,6 +173,17 @@ class BrokerCollector(Collector):
             gauge = GaugeMetricFamily(name, text, labels=labels)
             gauge.add_metric((*self._node, "local", "disk"), value)
             yield gauge
+
+    def _reserve_time(self, store: MessageStore) -> Metric:
+        earliest_ms = earliest_store_timestamp(store)
+        age_ms = self._context.clock.now_ms() - earliest_ms if earliest_ms != NEVER_MS else 0
+        gauge = GaugeMetricFamily(
+            "rocketmq_storage_message_reserve_time_milliseconds",
+            "Age of the oldest message.",
+            labels=(*_NODE_LABELS, "storage_type", "storage_medium"),
+        )
+        gauge.add_metric((*self._node, "local", "disk"), max(0, age_ms))
+        return gauge
 
     def _rpc_latency(self, snapshot: _Snapshot) -> Metric:
         labels = (*_NODE_LABELS, "protocol_type", *CallLabels._fields)

@@ -38,6 +38,7 @@ from commitbus.commitlog.clock import Clock, SystemClock
 from commitbus.commitlog.errors import StoreError
 from commitbus.commitlog.file_system import FileSystem, RealFileSystem
 from commitbus.commitlog.recovery import Progress, no_progress
+from commitbus.commitlog.retention import RetentionPolicy, parse_delete_hours
 from commitbus.flush.policy import FlushPolicy
 
 _log = logging.getLogger(__name__)
@@ -207,5 +208,13 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         warm_queue_files=config.warm_queue_files,
         max_body_bytes=config.max_body_bytes,
         flush=FlushPolicy(mode=config.flush_mode, interval_ms=config.flush_interval_ms),
+        retention=RetentionPolicy(
+            reserved_hours=config.file_reserved_hours,
+            delete_hours=parse_delete_hours(config.delete_when),
+            delete_percent=config.disk_delete_percent,
+            force_percent=config.disk_force_percent,
+            refuse_percent=config.disk_refuse_percent,
+        ),
+        seal_after_s=config.seal_after_s,
         store_host=config.store_host,
     )

@@ -255,6 +255,10 @@ class RealFileSystem:
             os.close(fd)
 
     def disk_usage(self, path: Path) -> tuple[int, int]:
-        """Return (total, free) bytes of the file system that holds `path`."""
+        """Return (total, free) bytes of the file system that holds `path`, as `df` counts them.
+
+        What is reserved for the superuser is neither.
+        """
         stat = os.statvfs(path)
-        return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+        total = stat.f_blocks - stat.f_bfree + stat.f_bavail
+        return total * stat.f_frsize, stat.f_bavail * stat.f_frsize

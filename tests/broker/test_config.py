@@ -26,6 +26,23 @@ def test_every_setting_is_documented() -> None:
         assert doc.danger, name
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("deleteWhen", "25"),
+        ("deleteWhen", ""),
+        ("fileReservedTime", -1),
+        ("diskMaxUsedSpaceRatio", 0),
+        ("diskSpaceWarningLevelRatio", 101),
+        ("sealAfter", -1),
+    ],
+)
+def test_retention_that_makes_no_sense_is_refused(key: str, value: object) -> None:
+    """An hour that never comes would keep everything in silence."""
+    with pytest.raises(ConfigError):
+        BrokerConfig().with_changes({key: value})
+
+
 def test_aliases_are_unique() -> None:
     """No name means two settings."""
     names = [name for name, _, _ in setting_docs()]

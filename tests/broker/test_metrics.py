@@ -140,5 +140,6 @@ def test_a_scrape_has_rocketmq_s_names_and_labels(tmp_path: Path) -> None:
         assert samples["rocketmq_storage_size_bytes"][disk] > 0
         assert samples["rocketmq_storage_dispatch_behind_bytes"] == {disk: 0}
         assert samples["rocketmq_storage_flush_behind_bytes"][disk] >= 0
+        assert samples["rocketmq_storage_message_reserve_time_milliseconds"][disk] >= 0
 
     trio.run(run)
