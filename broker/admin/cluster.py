@@ -7,6 +7,7 @@ import trio
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.messaging.route import MASTER_ID
 from commitbus.broker.queue_times import earliest_store_timestamp
+from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 
 
@@ -33,3 +34,22 @@ async def get_broker(context: AdminContext, _request: pb.GetBrokerRequest) -> pb
         disk_ratio=(total - free) / total if total else 0.0,
         boot_ms=context.boot_ms,
     )
+
+
+async def seal_segment(
+    context: AdminContext, _request: pb.SealSegmentRequest
+) -> pb.SealSegmentResponse:
+    """End the log file that is written and answer when its manifest is there."""
+    try:
+        segment = await trio.to_thread.run_sync(context.store.seal_segment)
+    except OSError as error:
+        raise RpcError(StatusCode.UNAVAILABLE, f"the manifest is not written: {error}") from None
+    response = pb.SealSegmentResponse()
+    if segment is not None:
+        response.segment.base_offset = segment.base_offset
+        response.segment.end_offset = segment.end_offset
+        response.segment.records_end = segment.records_end
+        response.segment.record_count = segment.record_count
+        response.segment.first_ms = segment.min_store_timestamp
+        response.segment.last_ms = segment.max_store_timestamp
+    return response

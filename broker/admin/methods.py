@@ -34,6 +34,7 @@ _HANDLERS: Final[Sequence[tuple[str, type[Message], type[Message], Handler]]] = 
         groups.get_consumer_progress,
     ),
     ("GetBroker", pb.GetBrokerRequest, pb.Broker, cluster.get_broker),
+    ("SealSegment", pb.SealSegmentRequest, pb.SealSegmentResponse, cluster.seal_segment),
     ("QueryMessages", pb.QueryMessagesRequest, pb.QueryMessagesResponse, messages.query_messages),
     ("GetMessage", pb.GetMessageRequest, pb.GetMessageResponse, messages.get_message),
     ("SendMessage", pb.SendMessageRequest, pb.SendMessageResponse, messages.send_message),

@@ -18,6 +18,7 @@ from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 
 SERVICE: Final = "/commitbus.admin.v1.Admin"
 TIMEOUT_S: Final = 10.0
+SEAL_TIMEOUT_S: Final = 120.0
 CONNECT_TIMEOUT_S: Final = 3.0
 """A broker that was started in the line before is ready within this time."""
 
@@ -109,6 +110,16 @@ class AdminClient:
     def broker(self) -> pb.Broker:
         """Return the broker's name, rates and state."""
         return self._call("GetBroker", pb.GetBrokerRequest(), pb.Broker)
+
+    def seal_segment(self) -> pb.SealSegmentResponse:
+        """End the log file that is written."""
+        # A gigabyte may have to be synced and read first.
+        return self._call(
+            "SealSegment",
+            pb.SealSegmentRequest(),
+            pb.SealSegmentResponse,
+            timeout_s=SEAL_TIMEOUT_S,
+        )
 
     def query_messages(self, request: pb.QueryMessagesRequest) -> list[pb.Message]:
         """Return messages by key or tag, without bodies, newest first."""

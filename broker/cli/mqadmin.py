@@ -55,6 +55,7 @@ COMMANDS: Final = {
     "deleteSubGroup": (_GROUP, "Delete a consumer group."),
     "consumerProgress": (_GROUP, "Show how far consumer groups are behind."),
     "clusterList": (_CLUSTER, "Show the brokers and their rates."),
+    "sealSegment": (_CLUSTER, "End the log file that is written; the next message begins one."),
     "queryMsgByKey": (_MESSAGE, "Find messages by key or tag."),
     "queryMsgById": (_MESSAGE, "Show a message by its id."),
     "queryMsgByUniqueKey": (_MESSAGE, "Show a message by the id its producer gave it."),

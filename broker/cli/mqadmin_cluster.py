@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from commitbus.broker.cli.mqadmin import Command
-from commitbus.broker.cli.mqadmin_options import add_cluster, check_cluster
-from commitbus.broker.cli.output import Answer, Table, print_answer
+from commitbus.broker.cli.mqadmin_options import add_cluster, add_place, check_cluster
+from commitbus.broker.cli.output import Answer, Table, local_time, print_answer
 
 if TYPE_CHECKING:
     from commitbus.broker.cli.admin_client import AdminClient
@@ -27,6 +27,13 @@ _RATES: Final = {
     "#Hour": "hour",
     "#SPACE": "space",
     "#ACTIVATED": "activated",
+}
+_SEGMENT: Final = {
+    "#Base Offset": "base_offset",
+    "#End Offset": "end_offset",
+    "#Messages": "messages",
+    "#First": "first",
+    "#Last": "last",
 }
 _TOTALS: Final = {
     "#Cluster Name": "cluster",
@@ -88,4 +95,26 @@ def _row(broker: pb.Broker) -> dict[str, object]:
     }
 
 
-COMMANDS: Final = (Command("clusterList", _list_arguments, _list),)
+def _seal(client: AdminClient, options: argparse.Namespace) -> Answer:
+    check_cluster(client, options)
+    response = client.seal_segment()
+    if not response.HasField("segment"):
+        return Answer([], ["the log file that is written holds no message; nothing was sealed"])
+    segment = response.segment
+    row = {
+        "base_offset": segment.base_offset,
+        "end_offset": segment.end_offset,
+        "records_end": segment.records_end,
+        "messages": segment.record_count,
+        "first_ms": segment.first_ms,
+        "last_ms": segment.last_ms,
+        "first": local_time(segment.first_ms),
+        "last": local_time(segment.last_ms),
+    }
+    return Answer([row], [Table(_SEGMENT, [row])])
+
+
+COMMANDS: Final = (
+    Command("clusterList", _list_arguments, _list),
+    Command("sealSegment", add_place, _seal),
+)

@@ -280,10 +280,13 @@ class MessageStore(StoreReader):
 
         Raises:
             DiskFullError: There is no room for the next file.
+            DiskRatioError: The disk is fuller than the configured limit.
             FlushFailedError: It could not be made durable.
             StoreClosedError: The store was closed.
             OSError: The manifest could not be written; housekeeping tries again.
         """
+        if self._closed or self._housekeeping.refusal:
+            self._refuse()
         base_offset = self._log.roll()
         if base_offset is None:
             return None

@@ -287,6 +287,31 @@ class Broker(_message.Message):
     boot_ms: int
     def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., id: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., in_tps: _Optional[float] = ..., out_tps: _Optional[float] = ..., in_total_yesterday: _Optional[int] = ..., out_total_yesterday: _Optional[int] = ..., in_total_today: _Optional[int] = ..., out_total_today: _Optional[int] = ..., earliest_message_ms: _Optional[int] = ..., disk_ratio: _Optional[float] = ..., boot_ms: _Optional[int] = ...) -> None: ...
 
+class SealSegmentRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SealSegmentResponse(_message.Message):
+    __slots__ = ("segment",)
+    class Segment(_message.Message):
+        __slots__ = ("base_offset", "end_offset", "records_end", "record_count", "first_ms", "last_ms")
+        BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        RECORDS_END_FIELD_NUMBER: _ClassVar[int]
+        RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
+        FIRST_MS_FIELD_NUMBER: _ClassVar[int]
+        LAST_MS_FIELD_NUMBER: _ClassVar[int]
+        base_offset: int
+        end_offset: int
+        records_end: int
+        record_count: int
+        first_ms: int
+        last_ms: int
+        def __init__(self, base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., records_end: _Optional[int] = ..., record_count: _Optional[int] = ..., first_ms: _Optional[int] = ..., last_ms: _Optional[int] = ...) -> None: ...
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    segment: SealSegmentResponse.Segment
+    def __init__(self, segment: _Optional[_Union[SealSegmentResponse.Segment, _Mapping[str, object]]] = ...) -> None: ...
+
 class QueryMessagesRequest(_message.Message):
     __slots__ = ("topic", "key", "begin_ms", "end_ms", "max_count", "kind", "before_physical_offset")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
