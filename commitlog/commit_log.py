@@ -388,6 +388,16 @@ class CommitLog:
             return {key: QueueOffset(end) for key, end in self._queue_ends.items()}
 
     def set_queue_ends(self, ends: Mapping[tuple[str, int], QueueOffset]) -> None:
+    def topic_ends(self, topic: str) -> tuple[PhysicalOffset, dict[int, QueueOffset]]:
+        """Return the log's end, and by queue id the queue ends of a topic at that moment."""
+        with self._lock:
+            ends = {
+                queue_id: QueueOffset(end)
+                for (name, queue_id), end in self._queue_ends.items()
+                if name == topic
+            }
+            return self.end_offset, ends
+
         """Set the next queue offsets of these queues, as recovery or a deleted topic demands."""
         with self._lock:
             self._queue_ends.update(ends)

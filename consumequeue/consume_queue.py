@@ -165,9 +165,8 @@ class ConsumeQueue:
             DispatchError: It would leave a gap, or another message has its place.
             DiskFullError: There is no room; nothing changed.
         """
-        if queue_offset != self._max_offset:
-            if queue_offset < self._max_offset or self._min_offset < self._max_offset:
-                self._check_known(queue_offset, physical_offset, size_bytes, tags_code)
+        if queue_offset != self._max_offset or physical_offset < self.dispatched_to:
+            if not self._begins_anew(queue_offset, physical_offset, size_bytes, tags_code):
                 return
             self._begin_at(queue_offset)
         position = queue_offset * UNIT_BYTES
@@ -192,6 +191,11 @@ class ConsumeQueue:
         """Drop the last unit."""
         assert self._max_offset > self._min_offset
         self._cut(self._max_offset - 1)
+
+    def hides_all_before(self, physical_offset: PhysicalOffset) -> bool:
+        """Hide the units of messages before an offset; return whether no other is left."""
+        self.delete_before(physical_offset)
+        return self._min_offset == self._max_offset
 
     def delete_before(self, min_physical_offset: PhysicalOffset) -> None:
         """Hide the units of messages before an offset, and remove files that hold only such."""
@@ -274,20 +278,34 @@ class ConsumeQueue:
         file.write_at(0, PADDING_BYTES * padding_count)
         self._min_offset = self._max_offset = QueueOffset(queue_offset)
 
-    def _check_known(
+    def _begins_anew(
         self, queue_offset: int, physical_offset: int, size_bytes: int, tags_code: int
-    ) -> None:
+    ) -> bool:
+        """Whether a message that is not the next one is the first. Else it is there, or was.
+
+        After RocketMQ has deleted a topic, one of the same name begins at 0 again. Then the log
+        has two messages for an offset, of which the queue holds the later one.
+        """
+        is_newest = physical_offset >= self.dispatched_to
         if not 0 <= queue_offset < self._max_offset:
-            raise self._dispatch_error(
-                physical_offset,
-                f"its queue offset is {queue_offset}, the next one is {self._max_offset}",
-            )
+            if queue_offset < 0 or (is_newest and self._min_offset < self._max_offset):
+                raise self._dispatch_error(
+                    physical_offset,
+                    f"its queue offset is {queue_offset}, the next one is {self._max_offset}",
+                )
+            return is_newest
         if queue_offset < self._min_offset:
-            return
-        if self.unit(QueueOffset(queue_offset)) != (physical_offset, size_bytes, tags_code):
+            return False
+        known = self.unit(QueueOffset(queue_offset))
+        if known == (physical_offset, size_bytes, tags_code):
+            return False
+        if is_newest and queue_offset == 0:
+            return True
+        if known.physical_offset <= physical_offset:
             raise self._dispatch_error(
                 physical_offset, f"another message has its queue offset {queue_offset}"
             )
+        return False
 
     def _dispatch_error(self, physical_offset: int, reason: str) -> DispatchError:
         return DispatchError(self.topic, self.queue_id, physical_offset, reason)

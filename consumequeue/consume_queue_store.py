@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import final
 
@@ -16,8 +16,9 @@ from commitbus.commitlog.record_format import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLED_BACK,
 )
-from commitbus.commitlog.types import DispatchRequest, PhysicalOffset
+from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
 from commitbus.consumequeue.consume_queue import ConsumeQueue
+from commitbus.consumequeue.deleted_topics import DeletedTopics
 from commitbus.consumequeue.errors import DispatchError
 from commitbus.consumequeue.unit_format import UNIT_BYTES
 
@@ -61,6 +62,7 @@ class ConsumeQueueStore:
             mappings=MappingCache(mapped_files_max),
         )
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._deleted: DeletedTopics | None = None
         self._dispatched_to = PhysicalOffset(0)
         self._new_names_in: set[Path] = set()
         self._lock = threading.Lock()
@@ -70,7 +72,8 @@ class ConsumeQueueStore:
         """Open every queue that is there. Call it once, before anything else.
 
         Raises:
-            NotAStoreError: A file has an alien name or another size, or the size cannot be one.
+            NotAStoreError: A file has an alien name or another size, or the size cannot be one; or
+                the note of deleted topics is damaged.
             StoreDamagedError: A file between two others is missing.
         """
         if self._file_size <= 0 or self._file_size % UNIT_BYTES:
@@ -78,6 +81,7 @@ class ConsumeQueueStore:
                 self._directory,
                 f"{self._file_size} bytes, the size of its files, is no multiple of {UNIT_BYTES}",
             )
+        self._deleted = DeletedTopics(self._directory.parent, self._file_system)
         try:
             for topic in self._file_system.list_names(self._directory):
                 for name in self._directory_names(self._directory / topic):
@@ -90,6 +94,12 @@ class ConsumeQueueStore:
             self.close()
             raise
         self._dispatched_to = self._end_of_units()
+
+    @property
+    def deleted(self) -> DeletedTopics:
+        """Which messages count no more because their topic was deleted."""
+        assert self._deleted is not None, "it is read by load"
+        return self._deleted
 
     @property
     def dispatched_to(self) -> PhysicalOffset:
@@ -112,7 +122,7 @@ class ConsumeQueueStore:
         """Enter messages, given in log order; what a queue already holds is passed over.
 
         Visible at once, durable after `flush`. Half messages and rolled-back ones have no place
-        in a queue.
+        in a queue, nor have those of a topic that was deleted since.
 
         Raises:
             DispatchError: A message does not fit into its queue. Those before it are in theirs.
@@ -123,6 +133,9 @@ class ConsumeQueueStore:
         with self._lock:
             if self._closed:
                 raise StoreClosedError
+            deleted = self.deleted
+            if deleted.topics():
+                requests = [request for request in requests if not deleted.hides(request)]
             try:
                 self._put(requests)
             except OSError as error:
@@ -161,10 +174,24 @@ class ConsumeQueueStore:
                 if queue is not None:
                     queue.delete_before(min_physical_offset)
 
-    def delete_topic(self, topic: str) -> None:
-        """Remove all queues of a topic and their files."""
+    def delete_topic(
+        self, topic: str, log_end: Callable[[], tuple[PhysicalOffset, Mapping[int, QueueOffset]]]
+    ) -> None:
+        """Remove all queues of a topic and their files, for all messages before the log's end.
+
+        Args:
+            topic: Any name.
+            log_end: Returns the log's end, and the queue ends of the topic at that moment. Called
+                while nothing can be put, so that no unit of a later message is removed.
+
+        Raises:
+            DiskFullError: There is no room for the note of it; nothing is changed.
+            OSError: The note cannot be written, or a file not be removed.
+        """
         assert self._writable
         with self._lock:
+            # First the note: what a crash leaves of the queues is then removed at the next start.
+            self.deleted.note(topic, *log_end())
             for key in [key for key in self._queues if key[0] == topic]:
                 self._queues.pop(key).delete()
             path = self._directory / topic
@@ -174,6 +201,19 @@ class ConsumeQueueStore:
                 and not self._file_system.list_names(path)
             ):
                 self._file_system.remove(path)
+
+    def settle_deleted(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
+        """After a start: let go of what a crash left of deleted topics, given the log's bounds."""
+        with self._lock:
+            self.deleted.settle(begin, end)
+            if self._writable and not self.deleted.is_new:
+                self.deleted.save()
+            for topic in self.deleted.topics():
+                before = self.deleted.before(topic)
+                for key in [key for key in self._queues if key[0] == topic]:
+                    if self._queues[key].hides_all_before(before):
+                        queue = self._queues.pop(key)
+                        queue.delete() if self._writable else queue.close()
 
     def flush(self) -> None:
         """Make everything put before the call durable.

@@ -23,6 +23,7 @@ from commitbus.commitlog.record_format import (
     TRANSACTION_ROLLED_BACK,
 )
 from commitbus.commitlog.types import DispatchRequest
+from commitbus.consumequeue.deleted_topics import DELETED_TOPICS_PATH, DeletedTopics
 from commitbus.consumequeue.unit_format import PADDING, UNIT_BYTES, UNIT_DTYPE
 
 _OPEN_FILES_MAX: Final = 256
@@ -58,6 +59,11 @@ class QueueCheck:
         self._file_system, self._report = file_system, report
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._topics: set[str] = set()
+        self._deleted: DeletedTopics | None = None
+        try:
+            self._deleted = DeletedTopics(store, file_system)
+        except StoreError as error:
+            report.add(store / DELETED_TOPICS_PATH, 0, str(error))
         self._file_units = lru_cache(maxsize=_OPEN_FILES_MAX)(self._map_file)
         directory = store / QUEUES
         for topic in file_system.list_names(directory):
@@ -76,7 +82,7 @@ class QueueCheck:
         """
         if request.sys_flag & TRANSACTION_FLAGS in (TRANSACTION_PREPARED, TRANSACTION_ROLLED_BACK):
             return
-        if request.topic not in self._topics:
+        if self._is_of_deleted_topic(request):
             self._report.of_deleted_topics += 1
             return
         queue = self._queues.get((request.topic, request.queue_id))
@@ -108,19 +114,27 @@ class QueueCheck:
     def finish(self, log_begin: int) -> None:
         """Report the units of a cleanly closed store that no message confirmed.
 
-        Units of messages whose log file was deleted stay until their own file is.
+        Units of messages whose log file or topic was deleted stay until their own file is.
         """
-        for queue in self._queues.values():
+        for (topic, _), queue in self._queues.items():
+            before = self._deleted.before(topic) if self._deleted else 0
             confirmed = np.unpackbits(np.frombuffer(queue.confirmed, dtype=np.uint8))
             for offset, units in self._units(queue):
                 bits = confirmed[offset - queue.begin :][: len(units)]
-                alien = (bits == 0) & (units["physical_offset"] >= log_begin)
+                alien = (bits == 0) & (units["physical_offset"] >= max(log_begin, before))
                 for index in np.flatnonzero(alien):
                     self._report.add(
                         *queue.place(offset + int(index)),
                         f"unit {units[index].item()} at queue offset {offset + int(index)} "
                         "points to no message of this queue",
                     )
+
+    def _is_of_deleted_topic(self, request: DispatchRequest) -> bool:
+        if self._deleted is None:
+            return request.topic not in self._topics
+        # RocketMQ deletes topics without a note, so in its stores a topic may just be missing.
+        is_gone = self._deleted.is_new and request.topic not in self._topics
+        return is_gone or self._deleted.hides(request)
 
     def _load(self, topic: str, queue_id: int, directory: Path) -> None:
         try:

@@ -224,6 +224,7 @@ class MessageStore(StoreReader):
             )
             find_end(parts.log, directory, file_system)
             parts.queues.delete_before(parts.log.min_offset)
+            parts.queues.settle_deleted(parts.log.min_offset, parts.log.end_offset)
             undo.pop_all()
         return StoreReader(parts.log, parts.queues, parts.index)
 
@@ -299,8 +300,15 @@ class MessageStore(StoreReader):
         self._housekeeping.run_once()
 
     def delete_topic(self, topic: str) -> None:
-        """Remove the consume queues of a topic. Its messages stay in the log until it is cut."""
-        self._queues.delete_topic(topic)
+        """Remove the consume queues of a topic. Its messages stay in the log until it is cut.
+
+        A new topic of the same name goes on at the queue offsets where this one ends.
+
+        Raises:
+            DiskFullError: There is no room to note it; nothing is changed.
+            OSError: A file cannot be written or removed.
+        """
+        self._queues.delete_topic(topic, lambda: self._log.topic_ends(topic))
 
     # Watching
 

@@ -176,11 +176,14 @@ def recover(
         queues.truncate(trusted_queue_end(parts, outcome.start, checkpoint.trusted_timestamp))
         index.discard_after(checkpoint.index_msg_timestamp)
     begin, end = log.min_offset, log.end_offset
+    queues.settle_deleted(begin, end)
     queues.delete_before(begin)
     if index.dispatched_to >= end:
         index.truncate(end)
     index.delete_before(begin)
     dispatched = fill_queues(parts, max(queues.dispatched_to, begin), end, on_progress)
+    dispatched += _restore_lost_queues(parts, outcome, on_progress)
+    queues.deleted.save()
     log.set_queue_ends(_queue_ends(queues, outcome))
     index_from = min(max(index.dispatched_to, begin), end)
     elapsed_s = clock.monotonic_s() - started_s
@@ -276,6 +279,33 @@ def fill_queues(
     return records
 
 
+def _restore_lost_queues(parts: StoreParts, outcome: RecoveryOutcome, on_progress: Progress) -> int:
+    """Derive anew what somebody removed of the queues; return how many messages were dispatched.
+
+    RocketMQ removes all queues of a deleted topic without a note: in a store that it wrote, that
+    is what a topic without any queue means.
+    """
+    log, queues = parts.log, parts.queues
+    lost = _lost_queues(queues, outcome)
+    if queues.deleted.is_new:
+        for topic in lost.keys() - {topic for topic, _ in queues.queues()}:
+            queues.deleted.note(topic, log.end_offset, lost.pop(topic))
+    return fill_queues(parts, log.min_offset, log.end_offset, on_progress) if lost else 0
+
+
+def _lost_queues(
+    queues: ConsumeQueueStore, outcome: RecoveryOutcome
+) -> dict[str, dict[int, QueueOffset]]:
+    """Return by topic and id the queues without the newest message that recovery saw of them."""
+    lost: dict[str, dict[int, QueueOffset]] = {}
+    for (topic, queue_id), end in outcome.queue_ends.items():
+        queue = queues.queue(topic, queue_id)
+        held = queues.deleted.queue_end(topic, queue_id) if queue is None else queue.max_offset
+        if held < end:
+            lost.setdefault(topic, {})[queue_id] = end
+    return lost
+
+
 def _queue_ends(
     queues: ConsumeQueueStore, outcome: RecoveryOutcome
 ) -> dict[tuple[str, int], QueueOffset]:
@@ -284,6 +314,8 @@ def _queue_ends(
     The log's own view counts too: it knows messages that have no unit, as prepared ones.
     """
     ends = dict(outcome.queue_ends)
+    for key, end in queues.deleted.queue_ends().items():
+        ends[key] = max(ends.get(key, end), end)
     for key in queues.queues():
         queue = queues.queue(*key)
         assert queue is not None

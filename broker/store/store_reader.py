@@ -131,14 +131,25 @@ class StoreReader:
         return self._queues.queues()
 
     def min_offset(self, topic: str, queue_id: int) -> QueueOffset:
-        """Return the first queue offset that is stored; 0 for a queue that does not exist."""
+        """Return the first queue offset that is stored.
+
+        Of a queue without a message the one that its first will have: 0, unless its topic was
+        deleted before.
+        """
         queue = self._queues.queue(topic, queue_id)
-        return QueueOffset(0) if queue is None else queue.min_offset
+        if queue is None:
+            return self._queues.deleted.queue_end(topic, queue_id)
+        return queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> QueueOffset:
-        """Return the first queue offset after the last message that may be shown; 0 if none."""
+        """Return the first queue offset after the last message that may be shown.
+
+        Of a queue without a message as `min_offset`.
+        """
         queue = self._queues.queue(topic, queue_id)
-        return QueueOffset(0) if queue is None else self._visible_end(queue)
+        if queue is None:
+            return self._queues.deleted.queue_end(topic, queue_id)
+        return self._visible_end(queue)
 
     def fetch(
         self,
@@ -188,7 +199,7 @@ class StoreReader:
         """
         queue = self._queues.queue(topic, queue_id)
         if queue is None:
-            return QueueOffset(0)
+            return self._queues.deleted.queue_end(topic, queue_id)
         low, high = queue.min_offset, self._visible_end(queue)
         while low < high:
             middle = QueueOffset((low + high) // 2)

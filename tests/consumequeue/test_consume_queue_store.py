@@ -50,6 +50,11 @@ def message(
     )
 
 
+def no_messages() -> tuple[PhysicalOffset, dict[int, QueueOffset]]:
+    """Say that the log has no message of a topic that is deleted."""
+    return PhysicalOffset(0), {}
+
+
 def unit_of(request: DispatchRequest) -> CqUnit:
     """What a queue holds of a message."""
     return CqUnit(request.physical_offset, request.size_bytes, request.tags_code)
@@ -226,7 +231,7 @@ def test_a_topic_cannot_leave_the_directory(
         store.put([message(0, 0, topic=topic)])
     with pytest.raises(DispatchError):
         store.put([message(0, 0, queue_id=-1)])
-    store.delete_topic(topic)
+    store.delete_topic(topic, no_messages)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -379,13 +384,25 @@ def test_deleting_a_topic_removes_its_files_and_no_others(tmp_path: Path) -> Non
     """A topic of the same name may then begin anew."""
     store = open_store(tmp_path)
     store.put([message(n, n // 2, topic="TU"[n % 2], queue_id=n % 2) for n in range(50)])
-    store.delete_topic("T")
-    store.delete_topic("unknown")
+    store.delete_topic("T", no_messages)
+    store.delete_topic("unknown", no_messages)
     assert store.queue("T", 0) is None
     assert [path.name for path in tmp_path.iterdir()] == ["U"]
     store.put([message(50, 0)])
     assert the_queue(store).max_offset == 1
     store.flush()
+    store.close()
+
+
+def test_a_topic_that_rocketmq_deleted_and_made_anew(tmp_path: Path) -> None:
+    """It begins at 0 again, so the log has two messages for an offset: the later one counts."""
+    log = [message(n, n) for n in range(15)] + [message(15 + n, n) for n in range(3)]
+    store = open_store(tmp_path)
+    store.put(log)
+    for again in ([], log, log[3:], log[:16], log[10:]):
+        store.put(again)
+        queue = the_queue(store)
+        assert queue.units(QueueOffset(0), 99) == [unit_of(request) for request in log[15:]]
     store.close()
 
 

@@ -1,0 +1,79 @@
+"""The note of deleted topics: durable, bounded, fitted to the log."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitbus.commitlog.errors import DiskFullError
+from commitbus.commitlog.file_system import RealFileSystem
+from commitbus.commitlog.types import PhysicalOffset, QueueOffset
+from commitbus.consumequeue.deleted_topics import DELETED_TOPICS_PATH, DeletedTopics
+
+FILES = RealFileSystem()
+
+
+def read(store: Path) -> DeletedTopics:
+    """What the next start finds."""
+    return DeletedTopics(store, FILES)
+
+
+def note(deleted: DeletedTopics, topic: str, before: int, *ends: int) -> None:
+    """Note a deletion; the ends are those of queues 0, 1, ..."""
+    deleted.note(topic, PhysicalOffset(before), dict(enumerate(map(QueueOffset, ends))))
+
+
+def test_a_note_survives(tmp_path: Path) -> None:
+    """Any name; the later deletion of a topic replaces the one before."""
+    deleted = read(tmp_path)
+    assert deleted.is_new
+    note(deleted, "T", 100, 3, 7)
+    note(deleted, "Thé\ud800/..", 200, 1)
+    note(deleted, "T", 300, 3, 8)
+    assert not deleted.is_new
+    for found in (deleted, read(tmp_path)):
+        assert not found.is_new
+        assert found.topics() == ["T", "Thé\ud800/.."]
+        assert (found.before("T"), found.before("Thé\ud800/.."), found.before("U")) == (300, 200, 0)
+        assert found.queue_ends() == {("T", 0): 3, ("T", 1): 8, ("Thé\ud800/..", 0): 1}
+        assert [found.queue_end("T", i) for i in range(3)] == [3, 8, 0]
+        assert found.queue_end("U", 0) == 0
+
+
+def test_a_note_lasts_as_long_as_there_is_something_to_note(tmp_path: Path) -> None:
+    """Neither for a topic without messages, nor once the log has nothing from before."""
+    deleted = read(tmp_path)
+    note(deleted, "Empty", 50)
+    assert deleted.is_new
+    note(deleted, "Old", 100, 1)
+    note(deleted, "New", 200, 2)
+    deleted.settle(PhysicalOffset(100), PhysicalOffset(150))
+    assert read(tmp_path).topics() == ["Old", "New"]
+    deleted.save()
+    for found in (deleted, read(tmp_path)):
+        assert found.topics() == ["New"]
+        assert found.before("New") == 150
+
+
+def test_a_full_disk_leaves_the_note_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory too: the topic is not deleted."""
+    deleted = read(tmp_path)
+    note(deleted, "T", 100, 3)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.pwrite", full)
+        with pytest.raises(DiskFullError) as caught:
+            note(deleted, "U", 200, 1)
+    assert caught.value.path == tmp_path / DELETED_TOPICS_PATH
+    for found in (deleted, read(tmp_path)):
+        assert found.topics() == ["T"]
+    note(deleted, "U", 200, 1)
+    assert read(tmp_path).topics() == ["T", "U"]
