@@ -24,7 +24,7 @@ import logging
 import threading
 from typing import Final, final
 
-from commitbus.commitlog.errors import DiskFullError
+from commitbus.commitlog.errors import StoreError
 from commitbus.commitlog.mapped_file import MappedFile
 from commitbus.commitlog.mapped_file_queue import MappedFileQueue
 
@@ -123,7 +123,7 @@ class FilePreparer:
                     file.warm(start, length)
                 else:
                     created = self._files.new_file(file.base_offset + self._files.file_size)
-            except (DiskFullError, OSError) as error:
+            except (StoreError, OSError) as error:
                 # Not tried again for this file: the writer finds its bytes cold, or creates the
                 # next file itself and reports what is wrong.
                 _log.warning("the log file could not be prepared: %s", error)

@@ -121,8 +121,8 @@ class MappedFileQueue:
     def load(self) -> None:
         """Open every file of the directory.
 
-        A last file that is short and all zero is a creation that was interrupted: it is removed
-        (passed over when not writable).
+        Last files that are short and all zero are creations that were interrupted, or whose size a
+        power cut took: they are removed (passed over when not writable).
 
         Raises:
             NotAStoreError: A file has an alien name or another size.
@@ -132,7 +132,7 @@ class MappedFileQueue:
             path: _size_of(path, self.file_system)
             for path in list_files(self.directory, self.file_system)
         }
-        if sizes and self._is_unfinished(*(last := list(sizes.items())[-1])):
+        while sizes and self._is_unfinished(*(last := list(sizes.items())[-1])):
             del sizes[last[0]]
             if self.policy.writable:
                 self.file_system.remove(last[0])
@@ -201,8 +201,12 @@ class MappedFileQueue:
     def new_file(self, base_offset: int) -> MappedFile:
         """Create a file without adding it to `files` yet: that is `add`. Safe on any thread.
 
+        Unless the policy lets files grow, its size and name are durable: a power cut may keep the
+        next file, but never that alone.
+
         Raises:
             DiskFullError: There is no room. Nothing is left behind.
+            FlushFailedError: It could not be made durable. Likewise; nothing was in it.
         """
         assert base_offset % self.file_size == 0, "base offsets are multiples of the file size"
         if not self.file_system.exists(self.directory):
@@ -214,6 +218,14 @@ class MappedFileQueue:
             policy=self.policy,
         )
         self._directory_dirty = True
+        if not self.policy.grow:
+            try:
+                file.flush()
+                self._sync_names()
+            except FlushFailedError:
+                file.delete()
+                self._directory_dirty = True
+                raise
         return file
 
     def add(self, file: MappedFile) -> None:
@@ -226,11 +238,15 @@ class MappedFileQueue:
         """Return the file in which a write at `offset` goes, created where it is missing.
 
         Without any file the first one is that which holds `offset`. With files, `offset` lies in
-        one of them or right behind the last. DiskFullError.
+        one of them or right behind the last. DiskFullError, FlushFailedError.
         """
         file = self.find(offset)
         if file is None:
             assert not self.files or offset == self.end_of_files, "appends leave no gap"
+            if self.files and self.policy.grow:
+                # A power cut must not keep the new file and lose the one before it.
+                self.files[-1].flush()
+                self._sync_names()
             file = self.new_file(offset - offset % self.file_size)
             self.add(file)
         return file
@@ -241,6 +257,13 @@ class MappedFileQueue:
         Raises:
             FlushFailedError: It failed. Never try again.
         """
+        self._sync_names()
+        for file in self.files:
+            if file.base_offset < end and start < file.base_offset + self.file_size:
+                file.flush()
+
+    def _sync_names(self) -> None:
+        """Make the names of new files durable, and that those of deleted ones are gone."""
         if self._directory_dirty:
             # Cleared first: a file that is created meanwhile sets it again.
             self._directory_dirty = False
@@ -248,9 +271,6 @@ class MappedFileQueue:
                 self.file_system.sync_directory(self.directory)
             except OSError as error:
                 raise FlushFailedError(self.directory, error) from error
-        for file in self.files:
-            if file.base_offset < end and start < file.base_offset + self.file_size:
-                file.flush()
 
     def truncate(self, end: int) -> bool:
         """Zero every byte at and behind `end`, removing files that begin behind it.
@@ -262,10 +282,11 @@ class MappedFileQueue:
             kept = tuple(file for file in self.files if file.base_offset <= end)
             dropped = self.files[len(kept) :]
             self.files = kept
-        # From the last to the first: a crash in between must not leave a gap.
+        # From the last to the first, each durably: a crash in between must not leave a gap.
         for file in reversed(dropped):
             file.delete()
             self._directory_dirty = True
+            self._sync_names()
         changed = bool(dropped)
         if kept and end < kept[-1].base_offset + self.file_size:
             changed |= kept[-1].zero_from(end - kept[-1].base_offset)
@@ -291,6 +312,9 @@ class MappedFileQueue:
             files, self.files = self.files, ()
         for file in reversed(files):
             file.delete()
+            if file is not files[0]:
+                self._directory_dirty = True
+                self._sync_names()
         if self.file_system.exists(self.directory) and not self.file_system.list_names(
             self.directory
         ):

@@ -113,6 +113,9 @@ class IndexFile:
                 new_file.pwrite(HEADER.pack(*header), 0)
             # A mapped store to a hole of a sparse file is SIGBUS when the disk is full.
             new_file.allocate(0, size)
+            # Before it counts an entry: a header that counts some in a file without its size would
+            # look like one that was made with other numbers.
+            new_file.sync_data()
         except OSError:
             file_system.remove(path)
             raise

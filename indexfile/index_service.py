@@ -17,7 +17,9 @@ from commitbus.commitlog.mapped_file import raise_if_disk_full
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset
 from commitbus.indexfile.index_file import IndexFile
 from commitbus.indexfile.index_format import (
+    HEADER,
     HEADER_BYTES,
+    IndexHeader,
     KeyKind,
     file_name,
     index_file_bytes,
@@ -70,7 +72,6 @@ class IndexService:
         # kill can come between two keys of one message.
         self._entries_there = 0
         self._last_full_timestamp = 0
-        self._has_new_names = False
         self._closed = False
 
     def load(self) -> None:
@@ -167,13 +168,17 @@ class IndexService:
         """After an unclean stop: keep of the files that nothing vouches for what is intact.
 
         Full files that end at or before `trusted_timestamp` (the checkpoint's index timestamp)
-        were flushed. The first other one is cut back to before the first entry that did not
-        reach the disk, its slots are derived again, and later files are removed.
+        were flushed; of those that end at that very time, the first: after the clock was set back,
+        all messages are stored at one time until it has caught up. The first other file is cut
+        back to before the first entry that did not reach the disk, its slots are derived again,
+        and later files are removed.
         """
         assert self._writable
         with self._flush_lock, self._lock:
+            last_end = -1
             for position, file in enumerate(self._files):
-                if file.is_full and file.header.end_timestamp <= trusted_timestamp:
+                if file.is_full and last_end < trusted_timestamp >= file.header.end_timestamp:
+                    last_end = file.header.end_timestamp
                     continue
                 self._shorten(position, intact_count(file))
                 break
@@ -209,11 +214,8 @@ class IndexService:
             with self._lock:
                 files = list(self._files)
                 full = [file for file in files if file.is_full]
-                has_new_names, self._has_new_names = self._has_new_names, False
             for file in files:
                 file.flush()
-            if has_new_names:
-                self._sync_directories()
             if full:
                 self._last_full_timestamp = full[-1].header.end_timestamp
 
@@ -250,10 +252,11 @@ class IndexService:
         """Return whether a process died between creating the file and giving it its size."""
         file = self._file_system.open(path, writable=False)
         try:
-            size = file.size()
-            return size < index_file_bytes(self._slot_count, self._entry_count) and not any(
-                file.pread(HEADER_BYTES, 0)
-            )
+            header = file.pread(HEADER_BYTES, 0)
+            is_short = file.size() < index_file_bytes(self._slot_count, self._entry_count)
+            if len(header) < HEADER_BYTES or not is_short:
+                return is_short
+            return IndexHeader(*HEADER.unpack(header)).index_count <= 1
         finally:
             file.close()
 
@@ -324,7 +327,8 @@ class IndexService:
                 previous=self._files[-1].header if self._files else None,
             )
         )
-        self._has_new_names = True
+        # At once: a power cut must not keep the next file and lose this one.
+        self._sync_directories()
         return self._files[-1]
 
     def _sync_directories(self) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, final
 
 from commitbus.broker.store.layout import ABORT, LOCK
-from commitbus.commitlog.errors import StoreLockedError
+from commitbus.commitlog.errors import FlushFailedError, StoreLockedError
 from commitbus.commitlog.file_system import FileSystem, Lock
 
 _LOCK_CONTENT: Final = b"lock"
@@ -73,9 +73,16 @@ class Ownership:
         self._file_system.sync_directory(self._store)
 
     def mark_closed(self) -> None:
-        """Remove the abort file, durably: everything is flushed."""
-        self._file_system.remove(self._store / ABORT)
-        self._file_system.sync_directory(self._store)
+        """Remove the abort file, durably: everything is flushed.
+
+        Raises:
+            FlushFailedError: It failed. The next start takes the store as it finds it.
+        """
+        try:
+            self._file_system.remove(self._store / ABORT)
+            self._file_system.sync_directory(self._store)
+        except OSError as error:
+            raise FlushFailedError(self._store, error) from error
 
     def release(self) -> None:
         """Give the right up."""

@@ -26,10 +26,9 @@ SIZE = 4096
 def open_queue(tmp_path: Path, faulty: Any) -> Iterator[Callable[..., MappedFileQueue]]:
     opened: list[MappedFileQueue] = []
 
-    def open_(*, writable: bool = True) -> MappedFileQueue:
-        queue = MappedFileQueue(
-            tmp_path / "queue", SIZE, file_system=faulty, policy=FilePolicy(writable=writable)
-        )
+    def open_(*, writable: bool = True, grow: bool = False) -> MappedFileQueue:
+        policy = FilePolicy(writable=writable, grow=grow)
+        queue = MappedFileQueue(tmp_path / "queue", SIZE, file_system=faulty, policy=policy)
         queue.load()
         opened.append(queue)
         return queue
@@ -191,25 +190,85 @@ def test_deleting_leaves_alien_files_and_their_directory(
 def test_a_flush_syncs_what_it_was_asked_for(
     open_queue: Callable[..., MappedFileQueue], faulty: Any
 ) -> None:
-    """The directory once after a new file, then the files that overlap the range."""
+    """The files that overlap the range."""
     queue = filled(open_queue(), 3)
+    faulty.synced.clear()
     queue.flush(SIZE, SIZE + 1)
-    assert faulty.synced == ["queue", file_name(SIZE)]
+    assert faulty.synced == [file_name(SIZE)]
     queue.flush(0, SIZE)
-    assert faulty.synced[2:] == [file_name(0)]
+    assert faulty.synced[1:] == [file_name(0)]
     queue.flush(SIZE - 1, 3 * SIZE)
-    assert len(faulty.synced) == 6
+    assert len(faulty.synced) == 5
+
+
+def test_a_new_file_is_durable_before_the_next_one_can_be_made(
+    open_queue: Callable[..., MappedFileQueue], faulty: Any
+) -> None:
+    """A power cut that kept a file and lost the one before it would leave a gap."""
+    filled(open_queue(), 2)
+    assert faulty.synced == [file_name(0), "queue", file_name(SIZE), "queue"]
+
+
+def test_files_that_grow_are_durable_once_another_follows(
+    open_queue: Callable[..., MappedFileQueue], faulty: Any
+) -> None:
+    """Ten thousand queues of one file each cost no sync, and none loses an older file alone."""
+    queue = open_queue(grow=True)
+    filled(queue, 1)
+    assert faulty.synced == []
+    queue.file_for_append(SIZE)
+    assert faulty.synced == [file_name(0), "queue"]
+    queue.flush(0, 1)
+    assert faulty.synced[2:] == ["queue", file_name(0)]
+
+
+@pytest.mark.parametrize("operation", ["sync_data", "sync_directory"])
+def test_a_file_that_cannot_be_made_durable_is_not_added(
+    operation: str, open_queue: Callable[..., MappedFileQueue], faulty: Any
+) -> None:
+    """It is removed again: what it would hold might be gone after a power cut."""
+    queue = filled(open_queue(), 1)
+    faulty.failing[operation] = errno.EIO
+    with pytest.raises(FlushFailedError):
+        queue.file_for_append(SIZE)
+    assert names(queue) == [0]
+    faulty.failing.clear()
+    assert queue.file_for_append(SIZE).base_offset == SIZE
 
 
 def test_a_failed_directory_sync_is_a_failed_flush(
     open_queue: Callable[..., MappedFileQueue], faulty: Any
 ) -> None:
     """A file whose name may be gone after a power cut holds nothing durable."""
-    queue = filled(open_queue(), 1)
+    queue = filled(open_queue(grow=True), 1)
     faulty.failing["sync_directory"] = errno.EIO
     with pytest.raises(FlushFailedError) as caught:
         queue.flush(0, 1)
     assert caught.value.path == queue.directory
+
+
+def test_files_are_dropped_one_by_one(
+    open_queue: Callable[..., MappedFileQueue], faulty: Any
+) -> None:
+    """A power cut in between leaves no gap: each removal is durable before the next."""
+    queue = filled(open_queue(), 4)
+    faulty.synced.clear()
+    queue.truncate(SIZE // 2)
+    assert names(queue) == [0]
+    assert faulty.synced == ["queue"] * 3
+
+
+def test_every_last_file_whose_size_a_power_cut_took_is_removed(
+    open_queue: Callable[..., MappedFileQueue], tmp_path: Path
+) -> None:
+    """Not only the very last: there may be two that nothing was written to."""
+    queue = filled(open_queue(), 1)
+    queue.close()
+    for base_offset in (SIZE, 2 * SIZE):
+        (queue.directory / file_name(base_offset)).touch()
+    again = open_queue()
+    again.load()
+    assert names(again) == [0]
 
 
 def test_no_file_is_added_when_the_disk_is_full(
