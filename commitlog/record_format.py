@@ -85,7 +85,7 @@ MIN_RECORD_BYTES: Final = HEADER_FORMATS[0].size + 1 + 1 + 2
 
 # RocketMQ's default messageDelayLevel, "1s 5s 10s 30s 1m ... 2h": the tags code of a message that
 # waits in the schedule topic is the time it is due.
-_SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _DELAY_LEVELS_S: Final = (
     *(1, 5, 10, 30),
     *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
@@ -405,11 +405,9 @@ def dispatch_request(
     (
         size, queue_id, queue_offset, sys_flag, store_timestamp, topic, _, _, properties_start, end,
     ) = checked  # fmt: skip
-    text = _VALUE_END + view[properties_start:end].tobytes().decode("utf-8", "replace")
-    tags = _property(text, "TAGS")
-    code = tags_code(tags)
-    if topic == _SCHEDULE_TOPIC:
-        code = _due_time_ms(_property(text, "DELAY"), store_timestamp) or code
+    code, unique_key, keys, tags = find_names(
+        view[properties_start:end].tobytes(), topic, store_timestamp
+    )
     return DispatchRequest(
         physical_offset,
         size,
@@ -419,10 +417,20 @@ def dispatch_request(
         code,
         store_timestamp,
         sys_flag,
-        _property(text, "UNIQ_KEY"),
-        _property(text, "KEYS"),
+        unique_key,
+        keys,
         tags,
     )
+
+
+def find_names(properties: bytes, topic: str, store_timestamp: int) -> tuple[int, str, str, str]:
+    """Return the tags code, UNIQ_KEY, KEYS and TAGS of a message; "" for what it has not."""
+    text = _VALUE_END + properties.decode("utf-8", "replace")
+    tags = _property(text, "TAGS")
+    code = tags_code(tags)
+    if topic == SCHEDULE_TOPIC:
+        code = _due_time_ms(_property(text, "DELAY"), store_timestamp) or code
+    return code, _property(text, "UNIQ_KEY"), _property(text, "KEYS"), tags
 
 
 def _due_time_ms(delay_level: str, store_timestamp: int) -> int | None:

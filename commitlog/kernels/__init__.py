@@ -1,0 +1,21 @@
+"""Loops over many records, compiled where numba is installed."""
+
+from commitbus.commitlog.kernels.choice import KernelChoice, UnknownKernelsError, kernels
+from commitbus.commitlog.kernels.columns import (
+    DispatchColumns,
+    QueueRows,
+    RecordColumns,
+    TopicTable,
+)
+from commitbus.commitlog.kernels.interface import Kernels
+
+__all__ = [
+    "DispatchColumns",
+    "KernelChoice",
+    "Kernels",
+    "QueueRows",
+    "RecordColumns",
+    "TopicTable",
+    "UnknownKernelsError",
+    "kernels",
+]

@@ -1,0 +1,500 @@
+"""The loops that numba compiles. Imported only where numba is installed, by `numba_kernels`.
+
+What one has to know:
+
+- Everything a kernel calls and every constant it uses is in this module: numba keeps compiled code
+  on disk and does not notice a change in another module.
+- Memory is passed as an address, not as an array: a read-only and a writable one would each be
+  compiled, the second when it is first met. The caller keeps the memory mapped, and nothing is read
+  before it is known to lie inside.
+- All arithmetic is in int64, which wraps. numba makes int64 of int32 * int32, and a float of int64
+  and uint64.
+- Signatures are given, so the import compiles everything, or reads it from numba's cache on disk.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import zlib
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from isal import isal_zlib
+from llvmlite import binding, ir
+from numba import cfunc, njit, types
+from numba.extending import intrinsic
+
+# As in record_format and index_format; `numba_kernels` asserts that they are equal.
+MESSAGE_MAGIC_CODE_V1: Final = 0xDAA320A7
+MESSAGE_MAGIC_CODE_V2: Final = 0xDAA320AB
+MIN_RECORD_BYTES: Final = 92
+IPV4_HEADER_BYTES: Final = 88
+BORN_HOST_IPV6_FLAG: Final = 0x10
+STORE_HOST_IPV6_FLAG: Final = 0x20
+TRANSACTION_FLAGS: Final = 0xC
+TRANSACTION_ROLLED_BACK: Final = 0xC
+ZERO_RUN_BYTES: Final = 512
+CRC_MASK: Final = 0x7FFF_FFFF
+
+_IPV6_EXTRA_BYTES: Final = 12
+_WORD: Final = 0xFFFF_FFFF
+_SLOTS_POSITION: Final = 40
+_SLOT_BYTES: Final = 4
+_ENTRY_BYTES: Final = 20
+_NAME_END: Final = 0x01
+_VALUE_END: Final = 0x02
+_SPACE: Final = 0x20
+_UNIQ_KEY: Final = int.from_bytes(b"UNIQ_KEY", "big")
+_KEYS: Final = int.from_bytes(b"KEYS", "big")
+_TAGS: Final = int.from_bytes(b"TAGS", "big")
+# For finding a byte in eight at a time (Hacker's Delight, 6-1): signed, so that it stays int64.
+_EIGHT_VALUE_ENDS: Final = 0x0202_0202_0202_0202
+_EIGHT_ONES: Final = 0x0101_0101_0101_0101
+_EIGHT_TOP_BITS: Final = -0x7F7F_7F7F_7F7F_7F80
+
+_CRC_SYMBOL: Final = "commitbus_crc32"
+_CRC_POLYNOMIAL: Final = 0xEDB8_8320
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _kernel(signature: str) -> Callable[[_Function], _Function]:
+    """Compile with the GIL released; cached on disk where there is a place to write to."""
+
+    def compile_(function: _Function) -> _Function:
+        try:
+            compiled: _Function = njit(signature, nogil=True, cache=True)(function)
+        except RuntimeError:
+            # No writable place for the cache, nor NUMBA_CACHE_DIR: each start compiles.
+            compiled = njit(signature, nogil=True)(function)
+        return compiled
+
+    return compile_
+
+
+# Memory. Big-endian, at any alignment.
+
+
+def _loader(bits: int, *, signed: bool = False) -> Any:
+    """Return a function that gives the integer at an address as int64."""
+
+    def load(_context: Any, _address: Any) -> Any:
+        def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+            kind = ir.IntType(bits)
+            pointer = builder.inttoptr(arguments[0], kind.as_pointer())
+            value = builder.load(pointer, align=1)
+            value = builder.bswap(value) if bits > 8 else value
+            extend = builder.sext if signed else builder.zext
+            return extend(value, ir.IntType(64)) if bits < 64 else value
+
+        return types.int64(types.int64), generate
+
+    return intrinsic(load)
+
+
+def _storer(bits: int) -> Any:
+    """Return a function that stores the low bits of an int64 at an address."""
+
+    def store(_context: Any, _address: Any, _value: Any) -> Any:
+        def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+            kind = ir.IntType(bits)
+            pointer = builder.inttoptr(arguments[0], kind.as_pointer())
+            value = builder.trunc(arguments[1], kind) if bits < 64 else arguments[1]
+            builder.store(builder.bswap(value), pointer, align=1)
+            return arguments[1]
+
+        return types.int64(types.int64, types.int64), generate
+
+    return intrinsic(store)
+
+
+_u8, _u16, _u32 = _loader(8), _loader(16), _loader(32)
+_i32, _i64 = _loader(32, signed=True), _loader(64)
+_store_i32, _store_i64 = _storer(32), _storer(64)
+
+
+# CRC-32
+
+
+def _crc_table() -> Any:
+    """Return the tables for eight bytes at a time, shape (8, 256)."""
+    table = np.zeros((8, 256), np.int64)
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = value >> 1 ^ (_CRC_POLYNOMIAL if value & 1 else 0)
+        table[0, byte] = value
+    for row in range(1, 8):
+        table[row] = table[row - 1] >> 8 ^ table[0][table[row - 1] & 0xFF]
+    return table
+
+
+_CRC_TABLE: Final = _crc_table()
+
+
+@_kernel("int64(int64, int64)")
+def crc32_by_table(address: int, length: int) -> int:
+    """Return the CRC-32 (IEEE) of bytes: a ninth of ISA-L's speed, on any machine."""
+    crc = _WORD
+    end = address + length
+    while address + 8 <= end:
+        low = crc ^ (
+            _u8(address) | _u8(address + 1) << 8 | _u8(address + 2) << 16 | _u8(address + 3) << 24
+        )
+        crc = (
+            _CRC_TABLE[7, low & 0xFF]
+            ^ _CRC_TABLE[6, low >> 8 & 0xFF]
+            ^ _CRC_TABLE[5, low >> 16 & 0xFF]
+            ^ _CRC_TABLE[4, low >> 24]
+            ^ _CRC_TABLE[3, _u8(address + 4)]
+            ^ _CRC_TABLE[2, _u8(address + 5)]
+            ^ _CRC_TABLE[1, _u8(address + 6)]
+            ^ _CRC_TABLE[0, _u8(address + 7)]
+        )
+        address += 8
+    while address < end:
+        crc = crc >> 8 ^ _CRC_TABLE[0, (crc ^ _u8(address)) & 0xFF]
+        address += 1
+    return crc ^ _WORD
+
+
+def _isal_crc32() -> int | None:
+    """Return the address of ISA-L's function, None if the library does not show it.
+
+    The isal package exports it without promising to, so what it does is tried as well.
+    """
+    try:
+        function = ctypes.CDLL(isal_zlib.__file__).crc32_gzip_refl
+    except (OSError, AttributeError):
+        return None
+    function.restype = ctypes.c_uint32
+    function.argtypes = (ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint64)
+    sample = bytes(range(256)) * 5
+    if any(function(0, sample, n) != zlib.crc32(sample[:n]) for n in (0, 1, 17, len(sample))):
+        return None
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def link_crc32(address: int | None) -> None:
+    """Let the kernels use the CRC-32 function at an address; the one of this module if None."""
+    if address is None:
+
+        def adapter(_seed: int, start: int, length: Any) -> int:
+            return crc32_by_table(start, types.int64(length))
+
+        compiled = cfunc(types.uint32(types.uint32, types.intp, types.uint64))(adapter)
+        _kept_alive.append(compiled)
+        address = compiled.address
+    binding.add_symbol(_CRC_SYMBOL, address)
+
+
+_kept_alive: list[Any] = []
+# By name, so that code from the cache works with whichever function there is at this start.
+link_crc32(_isal_crc32())
+_crc32 = types.ExternalFunction(_CRC_SYMBOL, types.uint32(types.uint32, types.intp, types.uint64))
+
+
+# Scanning
+
+
+@_kernel("int64(int64, int64, int32[::1], int64[::1], uint8[::1])")
+def _find_topic(
+    address: int,
+    length: int,
+    slots: Any,
+    starts: Any,
+    data: Any,
+) -> int:
+    """Return the number of a topic in a `TopicTable`, -1 if it is not there."""
+    total = 0
+    for i in range(length):
+        total = (total * 31 + _u8(address + i)) & _WORD
+    mask = len(slots) - 1
+    slot = total & mask
+    while slots[slot] >= 0:
+        number: int = slots[slot]
+        start = starts[number]
+        if starts[number + 1] - start == length:
+            i = 0
+            while i < length and data[start + i] == _u8(address + i):
+                i += 1
+            if i == length:
+                return number
+        slot = (slot + 1) & mask
+    return -1
+
+
+@_kernel("boolean(int64, int64)")
+def _has_zero_run(address: int, end: int) -> bool:
+    """Return whether `ZERO_RUN_BYTES` zeros lie next to each other."""
+    zeros = 0
+    while address < end:
+        zeros = zeros + 1 if _u8(address) == 0 else 0
+        if zeros == ZERO_RUN_BYTES:
+            return True
+        address += 1
+    return False
+
+
+@_kernel("UniTuple(int64, 5)(int64, int64)")
+def _locate(at: int, end: int) -> tuple[int, int, int, int, int]:
+    """Return where store timestamp, body, body's end, topic and topic's end of a record lie.
+
+    All -1 if the lengths of its parts do not add up, or its properties were not written whole.
+    """
+    sys_flag = _i32(at + 36)
+    stored_at = at + 56
+    body = at + IPV4_HEADER_BYTES
+    if sys_flag & BORN_HOST_IPV6_FLAG:
+        stored_at += _IPV6_EXTRA_BYTES
+        body += _IPV6_EXTRA_BYTES
+    if sys_flag & STORE_HOST_IPV6_FLAG:
+        body += _IPV6_EXTRA_BYTES
+    if body > end:
+        return -1, -1, -1, -1, -1
+    body_end = body + _u32(body - 4)
+    length_bytes = 1 if _u32(at + 4) == MESSAGE_MAGIC_CODE_V1 else 2
+    topic = body_end + length_bytes
+    if topic + 3 > end:
+        return -1, -1, -1, -1, -1
+    topic_bytes = _u8(body_end) if length_bytes == 1 else _u16(body_end)
+    topic_end = topic + topic_bytes
+    if topic_bytes == 0 or topic_end + 2 > end or topic_end + 2 + _u16(topic_end) != end:
+        return -1, -1, -1, -1, -1
+    if topic_end + 2 < end and (
+        _u8(end - 1) == 0 or (end - topic_end > ZERO_RUN_BYTES and _has_zero_run(topic_end, end))
+    ):
+        return -1, -1, -1, -1, -1
+    return stored_at, body, body_end, topic, topic_end
+
+
+@_kernel(
+    "int64(int64, int64, int64, int64, int64, int64, boolean,"
+    " int32[::1], int64[::1], uint8[::1], int64[:, ::1], int64[::1])"
+)
+def scan(
+    address: int,
+    length: int,
+    base_offset: int,
+    position: int,
+    row: int,
+    end_row: int,
+    verify_crc: bool,
+    slots: Any,
+    starts: Any,
+    data: Any,
+    table: Any,
+    unknown: Any,
+) -> int:
+    """Fill `table` from `row` on with intact records; return the row behind the last.
+
+    `unknown` gets where a topic lies that stopped the scan because it has no number yet.
+    """
+    while row < end_row and length - position >= MIN_RECORD_BYTES:
+        at = address + position
+        size, magic = _u32(at), _u32(at + 4)
+        if (
+            magic not in (MESSAGE_MAGIC_CODE_V1, MESSAGE_MAGIC_CODE_V2)
+            or size < MIN_RECORD_BYTES
+            or size > length - position
+            or _i64(at + 28) != base_offset + position
+        ):
+            break
+        stored_at, body, body_end, topic, topic_end = _locate(at, at + size)
+        if stored_at < 0:
+            break
+        if verify_crc:
+            crc = _crc32(np.uint32(0), body, np.uint64(body_end - body))
+            if np.int64(crc) & CRC_MASK != _u32(at + 8):
+                break
+        number = _find_topic(topic, topic_end - topic, slots, starts, data)
+        if number < 0:
+            unknown[0], unknown[1] = topic - address, topic_end - address
+            break
+        table[0, row] = position
+        table[1, row] = size
+        table[2, row] = number
+        table[3, row] = _i32(at + 12)
+        table[4, row] = _i64(at + 20)
+        table[5, row] = _i32(at + 36)
+        table[6, row] = _i64(stored_at)
+        table[7, row] = topic_end + 2 - address
+        row += 1
+        position += size
+    return row
+
+
+# Names: tags codes and key hashes
+
+
+@_kernel("int64(int64, int64, int64)")
+def _continue_hash(total: int, address: int, end: int) -> int:
+    """Return Java's hash, unsigned, of a text and of UTF-8 behind it; -1 if that is no UTF-8.
+
+    `total` is the hash of the text before.
+    """
+    while address < end:
+        lead = _u8(address)
+        if lead < 0x80:
+            total = total * 31 + lead
+            address += 1
+            continue
+        more = 1 if 0xC2 <= lead < 0xE0 else 2 if 0xE0 <= lead < 0xF0 else 3
+        if lead < 0xC2 or lead > 0xF4 or address + more >= end:
+            return -1
+        code = lead & (0x3F >> more)
+        for i in range(1, more + 1):
+            byte = _u8(address + i)
+            if byte & 0xC0 != 0x80:
+                return -1
+            code = code << 6 | (byte & 0x3F)
+        if (more == 2 and (code < 0x800 or 0xD800 <= code < 0xE000)) or (
+            more == 3 and not 0x10000 <= code < 0x110000
+        ):
+            return -1
+        if code >= 0x10000:
+            # Java hashes UTF-16, where such a character is two units.
+            total = total * 31 + (0xD800 + (code - 0x10000 >> 10))
+            code = 0xDC00 + (code & 0x3FF)
+        total = total * 31 + code
+        address += more + 1
+    return total & _WORD
+
+
+@_kernel("int64(int64)")
+def _key_hash(total: int) -> int:
+    """Return what the index stores of a hash: its absolute value, 0 for -2^31."""
+    if total < 0x8000_0000:
+        return total
+    return (0x1_0000_0000 - total) & 0x7FFF_FFFF
+
+
+@_kernel("int64(int64, int64)")
+def _value_end(address: int, end: int) -> int:
+    """Return where the value at an address ends: at the next separator, or the end of all."""
+    while address + 8 <= end:
+        word = _i64(address) ^ _EIGHT_VALUE_ENDS
+        if (word - _EIGHT_ONES) & ~word & _EIGHT_TOP_BITS:
+            break
+        address += 8
+    while address < end and _u8(address) != _VALUE_END:
+        address += 1
+    return address
+
+
+@_kernel("int64(int64, int64, int64, int64, int32[::1], int64)")
+def _hash_words(
+    state: int,
+    address: int,
+    end: int,
+    is_one: int,
+    hashes: Any,
+    count: int,
+) -> int:
+    """Store the hashes of the words between spaces, or of all as one; return the new count.
+
+    -1 if they are no UTF-8. `state` is the hash of what comes before each.
+    """
+    while address < end:
+        word_end = end
+        if not is_one:
+            word_end = address
+            while word_end < end and _u8(word_end) != _SPACE:
+                word_end += 1
+        if word_end > address:
+            total = _continue_hash(state, address, word_end)
+            if total < 0:
+                return -1
+            hashes[count] = _key_hash(total)
+            count += 1
+        address = word_end + 1
+    return count
+
+
+@_kernel(
+    "int64(int64, int64[:, ::1], int64, int64[:, ::1], int64[::1], int64[::1], int32[::1], int64)"
+)
+def dispatch(
+    address: int,
+    table: Any,
+    row: int,
+    key_states: Any,
+    codes: Any,
+    counts: Any,
+    hashes: Any,
+    hash_count: int,
+) -> int:
+    """Fill in tags codes, key counts and key hashes from `row` on; return the row behind the last.
+
+    Stops at a record that Python has to look at: one in the schedule topic, or with text that is
+    no UTF-8.
+    """
+    while row < table.shape[1]:
+        topic = table[2, row]
+        if key_states[2, topic]:
+            break
+        start = address + table[7, row]
+        end = address + table[0, row] + table[1, row]
+        unique = unique_end = keys = keys_end = tags = tags_end = start
+        while start < end:
+            item_end = _value_end(start, end)
+            # Of equal names the last one counts.
+            if item_end - start > 8 and _u8(start + 8) == _NAME_END and _i64(start) == _UNIQ_KEY:
+                unique, unique_end = start + 9, item_end
+            elif item_end - start > 4 and _u8(start + 4) == _NAME_END:
+                name = _u32(start)
+                if name == _KEYS:
+                    keys, keys_end = start + 5, item_end
+                elif name == _TAGS:
+                    tags, tags_end = start + 5, item_end
+            start = item_end + 1
+        code = _continue_hash(0, tags, tags_end)
+        count = hash_count
+        if table[5, row] & TRANSACTION_FLAGS != TRANSACTION_ROLLED_BACK:
+            state = key_states[0, topic]
+            count = _hash_words(state, unique, unique_end, 1, hashes, count)
+            if count >= 0:
+                count = _hash_words(state, keys, keys_end, 0, hashes, count)
+            if count >= 0:
+                count = _hash_words(key_states[1, topic], tags, tags_end, 1, hashes, count)
+        if code < 0 or count < 0:
+            break
+        codes[row] = code - 0x1_0000_0000 if code >= 0x8000_0000 else code
+        counts[row] = count - hash_count
+        hash_count = count
+        row += 1
+    return row
+
+
+# The index
+
+
+@_kernel("int64(int64, int64, int64, int32[::1], int64[::1], int64[::1])")
+def append_index_entries(
+    address: int,
+    slot_count: int,
+    start: int,
+    key_hashes: Any,
+    physical_offsets: Any,
+    seconds: Any,
+) -> int:
+    """Store entries into a mapped index file; return how many slots were empty before."""
+    slots = address + _SLOTS_POSITION
+    entries = slots + _SLOT_BYTES * slot_count
+    new_slots = 0
+    for i in range(len(key_hashes)):
+        index = start + i
+        slot = slots + _SLOT_BYTES * (key_hashes[i] % slot_count)
+        head = _i32(slot)
+        # A slot that counts as empty is one of what was there before, not one stored here.
+        if head <= 0 or head >= index:
+            head = 0
+            new_slots += 1
+        entry = entries + _ENTRY_BYTES * index
+        _store_i32(entry, key_hashes[i])
+        _store_i64(entry + 4, physical_offsets[i])
+        _store_i32(entry + 12, seconds[i])
+        _store_i32(entry + 16, head)
+        _store_i32(slot, index)
+    return new_slots

@@ -1,0 +1,72 @@
+"""What every implementation of the kernels does, byte for byte the same."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from commitbus.commitlog.kernels.columns import (
+    DispatchColumns,
+    Int32s,
+    Int64s,
+    RecordColumns,
+    TopicTable,
+)
+
+
+class Kernels(Protocol):
+    """Loops over many records. Stateless, so safe on any thread."""
+
+    name: str
+
+    def scan(
+        self,
+        view: memoryview,
+        base_offset: int,
+        position: int,
+        topics: TopicTable,
+        *,
+        max_records: int,
+        verify_crc: bool,
+    ) -> RecordColumns:
+        """Return the records from `position` on, up to the first that `check_record` refuses.
+
+        Args:
+            view: A log file up to where it is to be read.
+            base_offset: Physical offset of the view's first byte.
+            position: Where the first record begins.
+            topics: Numbers the topics; new ones are added.
+            max_records: At most so many are returned.
+            verify_crc: Whether bodies are compared with their checksums.
+        """
+
+    def dispatch(
+        self, view: memoryview, base_offset: int, records: RecordColumns
+    ) -> DispatchColumns:
+        """Return what consume queues and index take from records that `scan` found in `view`."""
+
+    def append_index_entries(
+        self,
+        view: memoryview,
+        *,
+        slot_count: int,
+        start: int,
+        key_hashes: Int32s,
+        physical_offsets: Int64s,
+        seconds: Int64s,
+    ) -> int:
+        """Store entries into an index file, each at the head of its slot's chain.
+
+        A slot that leads to an entry at or beyond `start` counts as empty: a process that died
+        left it behind.
+
+        Args:
+            view: The whole file, writable, with room for the entries.
+            slot_count: How many slots it has.
+            start: Index of the first new entry.
+            key_hashes: Shape (n,), each in [0, 2^31).
+            physical_offsets: Shape (n,).
+            seconds: Shape (n,), each in [0, 2^31).
+
+        Returns:
+            How many slots were empty before.
+        """

@@ -1,0 +1,136 @@
+"""The kernels that numba compiled, from Python's side: memory in, columns out."""
+
+from __future__ import annotations
+
+from typing import Any, Final, final
+
+import numpy as np
+
+from commitbus.commitlog import record_format
+from commitbus.commitlog.index_keys import index_key_texts, key_hash
+from commitbus.commitlog.kernels import compiled
+from commitbus.commitlog.kernels.columns import (
+    COLUMNS,
+    POSITION,
+    PROPERTIES,
+    SIZE,
+    STORE_TIMESTAMP,
+    SYS_FLAG,
+    TOPIC,
+    DispatchColumns,
+    Int32s,
+    Int64s,
+    RecordColumns,
+    TopicTable,
+)
+
+_SHARED_CONSTANTS: Final = (
+    "MESSAGE_MAGIC_CODE_V1",
+    "MESSAGE_MAGIC_CODE_V2",
+    "MIN_RECORD_BYTES",
+    "BORN_HOST_IPV6_FLAG",
+    "STORE_HOST_IPV6_FLAG",
+    "TRANSACTION_FLAGS",
+    "TRANSACTION_ROLLED_BACK",
+    "ZERO_RUN_BYTES",
+    "CRC_MASK",
+)
+for _name in _SHARED_CONSTANTS:
+    assert getattr(compiled, _name) == getattr(record_format, _name), f"{_name} differs"
+
+
+@final
+class NumbaKernels:
+    """See `Kernels`. All run with the GIL released."""
+
+    name = "numba"
+
+    def scan(
+        self,
+        view: memoryview,
+        base_offset: int,
+        position: int,
+        topics: TopicTable,
+        *,
+        max_records: int,
+        verify_crc: bool,
+    ) -> RecordColumns:
+        """Return the intact records from `position` on."""
+        most = (len(view) - position) // record_format.MIN_RECORD_BYTES
+        table = np.empty((COLUMNS, max(min(max_records, most), 0)), np.int64)
+        unknown = np.full(2, -1, np.int64)
+        address = _address(view)
+        row = 0
+        while True:
+            row = compiled.scan(
+                address, len(view), base_offset, position, row, table.shape[1], verify_crc,
+                topics.slots, topics.starts, topics.data, table, unknown,
+            )  # fmt: skip
+            if unknown[0] < 0 or topics.learn(view[unknown[0] : unknown[1]].tobytes()) < 0:
+                break
+            unknown[0] = -1
+            if row:
+                position = int(table[POSITION, row - 1] + table[SIZE, row - 1])
+        if row < table.shape[1]:
+            table = table[:, :row].copy()
+        return RecordColumns(table, topics)
+
+    def dispatch(
+        self, view: memoryview, base_offset: int, records: RecordColumns
+    ) -> DispatchColumns:
+        """Return tags codes and key hashes of records."""
+        table, topics = records.table, records.topics
+        count = len(records)
+        codes, counts = np.empty(count, np.int64), np.empty(count, np.int64)
+        # No key takes less than two bytes: itself and what separates it from the next.
+        properties_bytes = int((table[POSITION] + table[SIZE] - table[PROPERTIES]).sum())
+        hashes = np.empty(properties_bytes // 2 + 3 * count, np.int32)
+        address = _address(view)
+        row = hash_count = 0
+        while True:
+            stopped = compiled.dispatch(
+                address, table, row, topics.key_states, codes, counts, hashes, hash_count
+            )
+            hash_count += int(counts[row:stopped].sum())
+            if stopped == count:
+                break
+            codes[stopped], found = _examine(view, records, stopped)
+            counts[stopped] = len(found)
+            hashes[hash_count : hash_count + len(found)] = found
+            hash_count += len(found)
+            row = stopped + 1
+        return DispatchColumns(records, base_offset, codes, hashes[:hash_count], counts)
+
+    def append_index_entries(
+        self,
+        view: memoryview,
+        *,
+        slot_count: int,
+        start: int,
+        key_hashes: Int32s,
+        physical_offsets: Int64s,
+        seconds: Int64s,
+    ) -> int:
+        """Store entries into an index file."""
+        return compiled.append_index_entries(
+            _address(view), slot_count, start, key_hashes, physical_offsets, seconds
+        )
+
+
+def _address(view: memoryview) -> int:
+    """Return where the bytes of a view lie. Valid as long as the caller's view is."""
+    interface: dict[str, Any] = np.frombuffer(view, np.uint8).__array_interface__
+    address: int = interface["data"][0]
+    return address
+
+
+def _examine(view: memoryview, records: RecordColumns, row: int) -> tuple[int, list[int]]:
+    """Return the tags code and the key hashes of a record that the compiled code left out."""
+    column = records.table[:, row].tolist()
+    topic = records.topics.names[column[TOPIC]]
+    properties = view[column[PROPERTIES] : column[POSITION] + column[SIZE]].tobytes()
+    code, unique_key, keys, tags = record_format.find_names(
+        properties, topic, column[STORE_TIMESTAMP]
+    )
+    texts = index_key_texts(topic, column[SYS_FLAG], unique_key, keys, tags)
+    return code, list(map(key_hash, texts))
