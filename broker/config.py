@@ -277,6 +277,7 @@ class BrokerConfig:
         _require(
             "advertise", not self.advertise.endswith(":0"), "must name a port, 0 cannot be reached"
         )
+        _require("store_directory", "\0" not in str(self.store_directory), "must be a path")
         for name in ("broker_name", "cluster_name"):
             _require(name, _is_name(getattr(self, name)), "must be a name without blanks")
         _require("metrics_port", -1 <= self.metrics_port <= 65535, "must be a port, or -1 for off")

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, final
 
+from commitbus.broker.address import split_host_port
 from commitbus.broker.cli.output import (
     EXIT_OK,
     EXIT_USAGE,
     Answer,
+    CommandError,
+    as_utf8,
     print_answer,
     print_error,
     run_command,
@@ -66,7 +69,11 @@ COMMANDS: Final = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `mqadmin` and return its exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        arguments = as_utf8(sys.argv[1:] if arguments is None else arguments)
+    except CommandError as error:
+        print_error(PROGRAM, str(error))
+        return EXIT_USAGE
     name, rest = (arguments[0], arguments[1:]) if arguments else ("-h", [])
     if name in ("-h", "--help", "help"):
         return _help(rest)
@@ -82,7 +89,12 @@ def _run(command: Command, options: argparse.Namespace) -> int:
     from commitbus.broker.cli.admin_client import AdminClient  # noqa: PLC0415 - grpc takes 0.2 s
 
     # RocketMQ allows several name servers, separated by semicolons; here the first one serves.
-    with AdminClient(options.endpoint.partition(";")[0]) as client:
+    endpoint = options.endpoint.strip(";").partition(";")[0]
+    try:
+        split_host_port(endpoint)
+    except ValueError as error:
+        raise CommandError(f"the endpoint {error}") from None
+    with AdminClient(endpoint) as client:
         answer = command.run(client, options)
     print_answer(answer, as_json=options.json)
     return EXIT_OK

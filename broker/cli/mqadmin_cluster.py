@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from commitbus.broker.cli.mqadmin import Command
-from commitbus.broker.cli.mqadmin_options import add_cluster, add_place, check_cluster
+from commitbus.broker.cli.mqadmin_options import add_cluster, add_place, check_cluster, seconds
 from commitbus.broker.cli.output import Answer, Table, local_time, print_answer
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
         "-m", "--moreStats", action="store_true", help="totals of today and yesterday"
     )
     parser.add_argument(
-        "-i", "--interval", type=float, metavar="SECONDS", help="print again and again"
+        "-i", "--interval", type=seconds, metavar="SECONDS", help="print again and again"
     )
 
 
@@ -64,7 +64,7 @@ def _list(client: AdminClient, options: argparse.Namespace) -> Answer:
         if options.interval is None:
             return answer
         print_answer(answer, as_json=options.json)
-        time.sleep(max(options.interval, 0.1))
+        time.sleep(options.interval)
 
 
 def _row(broker: pb.Broker) -> dict[str, object]:

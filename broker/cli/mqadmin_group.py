@@ -12,6 +12,7 @@ from commitbus.broker.cli.mqadmin_options import (
     attribute_changes,
     boolean,
     check_cluster,
+    int32,
 )
 from commitbus.broker.cli.output import Answer, Table, java_bool, java_map, local_time
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
@@ -41,7 +42,7 @@ def _update_arguments(parser: argparse.ArgumentParser) -> None:
     for short, long, field in _BOOLEANS:
         parser.add_argument(short, long, dest=field, type=boolean, metavar="true|false")
     for short, long, field in _NUMBERS:
-        parser.add_argument(short, long, dest=field, type=int, metavar="N")
+        parser.add_argument(short, long, dest=field, type=int32, metavar="N")
     parser.add_argument(
         *("-p", "--groupRetryPolicy"),
         dest="group_retry_policy",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from commitbus.broker.cli.mqadmin import Command
-from commitbus.broker.cli.mqadmin_options import add_cluster, check_cluster
+from commitbus.broker.cli.mqadmin_options import add_cluster, check_cluster, int32, int64
 from commitbus.broker.cli.output import Answer, CommandError, Table, java_map, local_time
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 
@@ -26,9 +26,9 @@ def _key_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("-t", "--topic", required=True, help="name of the topic")
     add("-k", "--msgKey", required=True, help="the key, or the tag with -p T")
-    add("-b", "--beginTimestamp", type=int, default=0, help="store time, ms; 0 if not given")
-    add("-e", "--endTimestamp", type=int, default=_LONGEST_MS, help="store time, ms")
-    add("-m", "--maxNum", type=int, default=64, help="messages at most; 64 if not given")
+    add("-b", "--beginTimestamp", type=int64, default=0, help="store time, ms; 0 if not given")
+    add("-e", "--endTimestamp", type=int64, default=_LONGEST_MS, help="store time, ms")
+    add("-m", "--maxNum", type=int32, default=64, help="messages at most; 64 if not given")
     add("-p", "--keyType", choices=("K", "T"), default="K", help="K key, T tag")
     add(
         "-l",
@@ -84,7 +84,7 @@ def _last_offset(index_key: str) -> int:
     offset = index_key.rpartition("@")[2]
     if not (offset.isascii() and offset.isdigit()):
         raise argparse.ArgumentTypeError(f"{index_key!r} is not what the column #IndexKey shows")
-    return int(offset)
+    return int64(offset)
 
 
 def _id_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,8 +121,8 @@ def _offset_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("-t", "--topic", required=True, help="name of the topic")
     add("-b", "--brokerName", help="must be the broker's name if given")
-    add("-i", "--queueId", type=int, required=True, help="the queue")
-    add("-o", "--offset", type=int, required=True, help="the queue offset")
+    add("-i", "--queueId", type=int32, required=True, help="the queue")
+    add("-o", "--offset", type=int64, required=True, help="the queue offset")
 
 
 def _by_offset(client: AdminClient, options: argparse.Namespace) -> Answer:
@@ -212,7 +212,7 @@ def _send_arguments(parser: argparse.ArgumentParser) -> None:
     add("-k", "--keys", default="", help="keys, separated by spaces")
     add("-c", "--tags", default="", help="the tag")
     add("-b", "--brokerName", help="must be the broker's name if given")
-    add("-i", "--qid", type=int, help="the queue; the broker's choice if not given")
+    add("-i", "--qid", type=int32, help="the queue; the broker's choice if not given")
 
 
 def _send(client: AdminClient, options: argparse.Namespace) -> Answer:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from commitbus.broker.cli.output import CommandError
 
 if TYPE_CHECKING:
     from commitbus.broker.cli.admin_client import AdminClient
+
+SECONDS_MAX: Final = 86_400
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +44,39 @@ def boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return text.lower() == "true"
+
+
+def int32(text: str) -> int:
+    """Return a number that the admin protocol can carry where it has 32 bits."""
+    return _integer(text, 32)
+
+
+def int64(text: str) -> int:
+    """Return a number that the admin protocol can carry where it has 64 bits."""
+    return _integer(text, 64)
+
+
+def _integer(text: str, bits: int) -> int:
+    limit = 1 << (bits - 1)
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if not -limit <= value < limit:
+        raise argparse.ArgumentTypeError(f"{text} is outside [{-limit}, {limit - 1}]")
+    return value
+
+
+def seconds(text: str) -> float:
+    """Return a time to wait, at least a tenth of a second."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    # Not a number compares as false.
+    if not 0.1 <= value <= SECONDS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time from 0.1 to {SECONDS_MAX} seconds")
+    return value
 
 
 def attribute_changes(text: str) -> tuple[dict[str, str], list[str]]:

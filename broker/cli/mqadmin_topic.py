@@ -13,6 +13,7 @@ from commitbus.broker.cli.mqadmin_options import (
     attribute_changes,
     boolean,
     check_cluster,
+    int32,
 )
 from commitbus.broker.cli.output import Answer, CommandError, Table, java_bool, java_map, local_time
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
@@ -26,9 +27,9 @@ def _update_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("-t", "--topic", required=True, help="name of the topic")
     kept = "unchanged, or %s for a new topic, if not given"
-    add("-r", "--readQueueNums", type=int, help="queues to read from; " + kept % 8)
-    add("-w", "--writeQueueNums", type=int, help="queues to write to; " + kept % 8)
-    add("-p", "--perm", type=int, help="4 read, 2 write, 6 both; " + kept % 6)
+    add("-r", "--readQueueNums", type=int32, help="queues to read from; " + kept % 8)
+    add("-w", "--writeQueueNums", type=int32, help="queues to write to; " + kept % 8)
+    add("-p", "--perm", type=int32, help="4 read, 2 write, 6 both; " + kept % 6)
     add("-o", "--order", type=boolean, metavar="true|false", help="an ordered topic")
     add("-u", "--unit", type=boolean, metavar="true|false", help="set a unit topic's flag")
     add("-s", "--hasUnitSub", type=boolean, metavar="true|false", help="set its second flag")

@@ -5,10 +5,12 @@ Tables are plain text in RocketMQ's columns, so that `awk` written for its mqadm
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, final
@@ -63,7 +65,9 @@ class Answer:
 def print_answer(answer: Answer, *, as_json: bool) -> None:
     """Print an answer to standard output."""
     if as_json:
-        print(json.dumps(answer.data, indent=2, ensure_ascii=False))
+        # What the terminal cannot show is escaped in JSON's own way, so that it stays JSON.
+        shows_all = codecs.lookup(sys.stdout.encoding).name == "utf-8"
+        print(json.dumps(answer.data, indent=2, ensure_ascii=not shows_all))
     else:
         for part in answer.text:
             print(part)
@@ -71,6 +75,10 @@ def print_answer(answer: Answer, *, as_json: bool) -> None:
 
 def run_command(name: str, run: Callable[[], int]) -> int:
     """Return what `run` returns; say why on standard error when it cannot do its work."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Names and keys are any text: one that the terminal cannot show must not stop us.
+            stream.reconfigure(errors="backslashreplace")
     try:
         status = run()
         sys.stdout.flush()
@@ -86,16 +94,42 @@ def run_command(name: str, run: Callable[[], int]) -> int:
     return status
 
 
+def as_utf8(arguments: Iterable[str]) -> list[str]:
+    """Return arguments as the text that their bytes are in UTF-8.
+
+    In a locale without UTF-8 Python has put them in as single bytes.
+
+    Raises:
+        CommandError: an argument is not UTF-8, so no name, key or body can be made of it.
+    """
+    return [_text(argument) for argument in arguments]
+
+
+def _text(argument: str) -> str:
+    if not any("\ud800" <= character <= "\udfff" for character in argument):
+        return argument
+    try:
+        return os.fsencode(argument).decode()
+    except UnicodeError:
+        raise CommandError(f"{argument!r} is not UTF-8") from None
+
+
 def print_error(name: str, message: str) -> None:
     """Print why a command failed to standard error."""
     print(f"{name}: {message}", file=sys.stderr)
 
 
 def local_time(timestamp_ms: int, *, milliseconds: bool = False) -> str:
-    """Return local time as `yyyy-MM-dd HH:mm:ss`, with `,SSS` if asked; empty for -1 (never)."""
+    """Return local time as `yyyy-MM-dd HH:mm:ss`, with `,SSS` if asked; empty for -1 (never).
+
+    A time that no calendar has stays a number of milliseconds: producers send what they like.
+    """
     if timestamp_ms < 0:
         return ""
-    moment = datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
     text = moment.strftime("%Y-%m-%d %H:%M:%S")
     return f"{text},{timestamp_ms % 1000:03d}" if milliseconds else text
 

@@ -174,3 +174,9 @@ def test_clients_are_not_told_of_port_zero() -> None:
     """It means a free port to who listens, and nothing to who connects."""
     with pytest.raises(ConfigError, match="advertise: must name a port"):
         BrokerConfig(advertise="mq.example:0")
+
+
+def test_a_path_that_no_file_system_takes_is_refused() -> None:
+    """U+0000 ends a name."""
+    with pytest.raises(ConfigError, match="store_directory: must be a path"):
+        BrokerConfig(store_directory=Path("a\0b"))

@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError
 
 import pytest
 
-from commitbus.broker.cli.mqadmin_options import attribute_changes, boolean
+from commitbus.broker.cli.mqadmin_options import attribute_changes, boolean, int32, int64, seconds
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,22 @@ def test_other_booleans_are_refused() -> None:
     """1 is no boolean to RocketMQ's tool either."""
     with pytest.raises(ArgumentTypeError):
         boolean("1")
+
+
+def test_numbers_are_those_that_the_protocol_carries() -> None:
+    """A larger one is a mistake of who typed it."""
+    assert [int32("-2147483648"), int32("2147483647")] == [-(2**31), 2**31 - 1]
+    assert int64("9223372036854775807") == 2**63 - 1
+    for text in ("2147483648", "-2147483649", "1.5", "", "x", "9" * 5000):
+        with pytest.raises(ArgumentTypeError):
+            int32(text)
+    with pytest.raises(ArgumentTypeError):
+        int64("9223372036854775808")
+
+
+def test_an_interval_is_a_time_that_can_be_waited() -> None:
+    """Nobody waits for nan seconds."""
+    assert seconds("0.5") == 0.5
+    for text in ("nan", "inf", "-1", "0", "x", ""):
+        with pytest.raises(ArgumentTypeError):
+            seconds(text)

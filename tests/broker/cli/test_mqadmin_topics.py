@@ -164,3 +164,30 @@ def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> No
     """With a status of its own."""
     assert main(["createTopic"]) == 2
     assert "no such command: 'createTopic'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("endpoint", ["nowhere", "", "http://127.0.0.1:1", ";", "127.0.0.1:99999"])
+def test_an_endpoint_that_is_none_is_refused_before_anything_is_tried(
+    refused: Run, endpoint: str
+) -> None:
+    """Not after three seconds of waiting."""
+    assert "the endpoint" in refused("clusterList", "-n", endpoint)
+
+
+def test_an_argument_that_is_not_utf_8_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """No name, key or body can be made of it."""
+    assert main(["updateTopic", "-t", "\udcff"]) == 2
+    assert "is not UTF-8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("updateTopic", "-t", "T", "-r", "99999999999"), ("clusterList", "-i", "nan")]
+)
+def test_a_number_out_of_range_is_a_mistake_of_usage(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Argparse names the option."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert f"argument {arguments[-2]}" in capsys.readouterr().err

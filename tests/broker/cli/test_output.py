@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 
@@ -13,6 +14,7 @@ from commitbus.broker.cli.output import (
     Answer,
     CommandError,
     Table,
+    as_utf8,
     java_map,
     local_time,
     print_answer,
@@ -91,3 +93,39 @@ def test_an_interrupted_command_fails_quietly(capsys: pytest.CaptureFixture[str]
 def test_a_command_that_works_returns_its_status() -> None:
     """The command decides."""
     assert run_command("x", lambda: EXIT_OK) == EXIT_OK
+
+
+@pytest.mark.parametrize("timestamp_ms", [2**63 - 1, 253_402_300_800_000 * 1000])
+def test_a_time_that_no_calendar_has_stays_a_number(timestamp_ms: int) -> None:
+    """A producer says when a message was born, and may say anything."""
+    assert local_time(timestamp_ms) == str(timestamp_ms)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_what_a_terminal_cannot_show_is_escaped(
+    monkeypatch: pytest.MonkeyPatch, *, as_json: bool
+) -> None:
+    """JSON stays JSON; a table shows which character it was."""
+    raw = io.BytesIO()
+    terminal = io.TextIOWrapper(raw, encoding="ascii")
+    monkeypatch.setattr("sys.stdout", terminal)
+
+    def run() -> int:
+        rows = [{"key": "Schlüssel"}]
+        print_answer(Answer(rows, [Table({"#Key": "key"}, rows)]), as_json=as_json)
+        return EXIT_OK
+
+    assert run_command("x", run) == EXIT_OK
+    shown = raw.getvalue().decode("ascii")
+    if as_json:
+        assert json.loads(shown) == [{"key": "Schlüssel"}]
+    else:
+        assert shown == "#Key\nSchl\\xfcssel\n"
+
+
+def test_arguments_are_utf_8_whatever_the_locale_made_of_them() -> None:
+    """In the C locale Python hands over what it cannot decode as surrogates."""
+    assert as_utf8(["plain", "schlüssel"]) == ["plain", "schlüssel"]
+    assert as_utf8(["schl\udcc3\udcbcssel"]) == ["schlüssel"]
+    with pytest.raises(CommandError, match="is not UTF-8"):
+        as_utf8(["schl\udcfcssel"])
