@@ -187,6 +187,7 @@ class CommitLog:
         Raises:
             MessageRefusedError: The message breaks a limit. Nothing was appended.
             DiskFullError: The next file could not be created. Later appends try again.
+            FlushFailedError: Nor could it be made durable. Likewise: nothing was in it.
             StoreReadOnlyError: A flush failed, or the log was opened for reading.
             StoreClosedError: The log was closed.
         """
@@ -387,7 +388,6 @@ class CommitLog:
         with self._lock:
             return {key: QueueOffset(end) for key, end in self._queue_ends.items()}
 
-    def set_queue_ends(self, ends: Mapping[tuple[str, int], QueueOffset]) -> None:
     def topic_ends(self, topic: str) -> tuple[PhysicalOffset, dict[int, QueueOffset]]:
         """Return the log's end, and by queue id the queue ends of a topic at that moment."""
         with self._lock:
@@ -398,6 +398,7 @@ class CommitLog:
             }
             return self.end_offset, ends
 
+    def set_queue_ends(self, ends: Mapping[tuple[str, int], QueueOffset]) -> None:
         """Set the next queue offsets of these queues, as recovery or a deleted topic demands."""
         with self._lock:
             self._queue_ends.update(ends)
