@@ -162,6 +162,8 @@ class _LogWalk:
             report.log_end = file.base_offset + stop.position
             if stop.kind is StopKind.BLANK:
                 report.blank_records += 1
+                # If no file follows, the next record goes into one that is yet to be created.
+                report.log_end = file.base_offset + file.size_bytes
                 report.log_end = file.base_offset + file.size_bytes
             elif stop.kind is not StopKind.FILE_END and self._ends_here(stop, number):
                 break
