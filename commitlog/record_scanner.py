@@ -1,6 +1,7 @@
-"""Walking over the records of one file: the only way that the store reads a log in sequence.
+"""Walking over the records of one file, one by one, and telling where and why a log ends.
 
-Reput, recovery and the consistency check all use it, so that they agree on where a log ends.
+The kernels walk faster, and to the same place: recovery and reput use them for many records, and
+this for a few and for the end.
 """
 
 from __future__ import annotations
@@ -72,19 +73,28 @@ class RecordScanner:
                 yield checked
                 position = checked[-1]
         except CorruptRecordError as error:
-            self.stop = self._explain(position, error)
+            self.stop = _explain(view, position, error)
 
-    def _explain(self, position: int, error: CorruptRecordError) -> ScanStop:
-        """Tell the regular ends of a file from a bad record. Only the end of a scan pays for it."""
-        rest = len(self._view) - position
-        if rest == 0:
-            return ScanStop(StopKind.FILE_END, position, StopKind.FILE_END.value)
-        if rest < BLANK_RECORD_BYTES:
-            size, magic = (1 if any(self._view[position:]) else 0), 0
-        else:
-            size, magic = SIZE_AND_MAGIC.unpack_from(self._view, position)
-        if size == 0:
-            return ScanStop(StopKind.NOTHING, position, StopKind.NOTHING.value)
-        if (size, magic) == (rest, BLANK_MAGIC_CODE):
-            return ScanStop(StopKind.BLANK, position, StopKind.BLANK.value)
-        return ScanStop(StopKind.BAD, position, error.reason)
+
+def stop_at(view: memoryview, base_offset: int, position: int) -> ScanStop:
+    """Return why a scan, with checksums, of `view` went no further than `position`."""
+    scanner = RecordScanner(view, base_offset, position)
+    assert next(iter(scanner), None) is None, "no intact record begins where a scan ends"
+    assert scanner.stop is not None, "the scanner ran to its end"
+    return scanner.stop
+
+
+def _explain(view: memoryview, position: int, error: CorruptRecordError) -> ScanStop:
+    """Tell the regular ends of a file from a bad record. Only the end of a scan pays for it."""
+    rest = len(view) - position
+    if rest == 0:
+        return ScanStop(StopKind.FILE_END, position, StopKind.FILE_END.value)
+    if rest < BLANK_RECORD_BYTES:
+        size, magic = (1 if any(view[position:]) else 0), 0
+    else:
+        size, magic = SIZE_AND_MAGIC.unpack_from(view, position)
+    if size == 0:
+        return ScanStop(StopKind.NOTHING, position, StopKind.NOTHING.value)
+    if (size, magic) == (rest, BLANK_MAGIC_CODE):
+        return ScanStop(StopKind.BLANK, position, StopKind.BLANK.value)
+    return ScanStop(StopKind.BAD, position, error.reason)

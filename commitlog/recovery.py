@@ -22,16 +22,19 @@ from typing import Final, TypeAlias, final
 from commitbus.commitlog.commit_log import CommitLog
 from commitbus.commitlog.errors import CorruptRecordError, StoreDamagedError
 from commitbus.commitlog.file_system import File
+from commitbus.commitlog.kernels import TopicTable, kernels
+from commitbus.commitlog.kernels.columns import QUEUE_OFFSET, STORE_TIMESTAMP
 from commitbus.commitlog.mapped_file import MappedFile, raise_if_disk_full
-from commitbus.commitlog.record_format import TRANSACTION_PREPARED, check_record
-from commitbus.commitlog.record_scanner import RecordScanner, ScanStop, StopKind
+from commitbus.commitlog.record_format import check_record
+from commitbus.commitlog.record_scanner import ScanStop, StopKind, stop_at
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is done, how many bytes of it, and of how many; a total of 0 is unknown."""
 
 NORMAL_RECOVERY_FILES: Final = 3
-_PROGRESS_RECORDS: Final = 1 << 14
+_BATCH_RECORDS: Final = 4096
+"""Smaller batches share the cost of a numpy call among too few, larger ones leave the caches."""
 
 
 def no_progress(what: str, done: int, total: int) -> None:
@@ -143,6 +146,7 @@ class _Recovery:
     records: int = 0
     last_store_timestamp: int = 0
     queue_ends: dict[tuple[str, int], QueueOffset] = field(default_factory=dict)
+    topics: TopicTable = field(default_factory=TopicTable)
 
     def run(self, first: int) -> RecoveryOutcome:
         """Recover from the file with this index on."""
@@ -185,18 +189,21 @@ class _Recovery:
         return end, reason
 
     def _scan(self, view: memoryview, base_offset: int, start: int, total: int) -> ScanStop:
-        scanner = RecordScanner(view, base_offset)
-        records, queue_ends = self.records, self.queue_ends
-        timestamp = self.last_store_timestamp
-        for _, queue_id, queue_offset, sys_flag, timestamp, topic, _, _, _, end in scanner:  # noqa: B007 - the last one is kept
-            records += 1
-            if not sys_flag & TRANSACTION_PREPARED:
-                queue_ends[topic, queue_id] = QueueOffset(queue_offset + 1)
-            if records % _PROGRESS_RECORDS == 0:
-                self.on_progress("recovering the log", base_offset + end - start, total)
-        self.records, self.last_store_timestamp = records, timestamp
-        assert scanner.stop is not None, "the scanner ran to its end"
-        return scanner.stop
+        position = 0
+        while True:
+            records = kernels(_BATCH_RECORDS).scan(
+                view, base_offset, position, self.topics,
+                max_records=_BATCH_RECORDS, verify_crc=True,
+            )  # fmt: skip
+            if not len(records):
+                return stop_at(view, base_offset, position)
+            for queue in records.by_queue():
+                last = int(records.table[QUEUE_OFFSET, queue.rows[-1]])
+                self.queue_ends[queue.topic, queue.queue_id] = QueueOffset(last + 1)
+            self.records += len(records)
+            self.last_store_timestamp = int(records.table[STORE_TIMESTAMP, -1])
+            position = records.end
+            self.on_progress("recovering the log", base_offset + position - start, total)
 
     def _put_aside(self, end: int, tail_end: int) -> Path:
         """Copy the non-zero chunks of [end, tail_end) to a new file, durably; return its path."""

@@ -373,7 +373,7 @@ def test_progress_is_reported_to_its_end(
     open_log: OpenLog, message: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It never goes back and ends with all bytes done."""
-    monkeypatch.setattr(recovery, "_PROGRESS_RECORDS", 3)
+    monkeypatch.setattr(recovery, "_BATCH_RECORDS", 3)
     write(open_log, message, 2 * PER_FILE)
     seen: list[tuple[int, int]] = []
 
