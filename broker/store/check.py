@@ -53,7 +53,7 @@ def check_store(
 
     Args:
         directory: The store.
-        config: Needed only for index files whose entries are not four times their slots.
+        config: Needed only for an index without a key that is not of the default sizes.
         file_system: Default: the machine's.
         on_progress: Hears how far the walk over the log is.
 
@@ -163,7 +163,6 @@ class _LogWalk:
             if stop.kind is StopKind.BLANK:
                 report.blank_records += 1
                 # If no file follows, the next record goes into one that is yet to be created.
-                report.log_end = file.base_offset + file.size_bytes
                 report.log_end = file.base_offset + file.size_bytes
             elif stop.kind is not StopKind.FILE_END and self._ends_here(stop, number):
                 break
