@@ -304,8 +304,8 @@ class IndexFile:
             raise NotAStoreError(
                 self.path,
                 f"it has {size} bytes, but an index file of {self.slot_count} slots and "
-                f"{self.entry_count} entries has {expected}; open it with the numbers it was "
-                "made with",
+                f"{self.entry_count} entries has {expected}; set index_slots and index_entries "
+                "(maxHashSlotNum and maxIndexNum in RocketMQ) to what it was made with",
             )
         header = IndexHeader(*HEADER.unpack(self._file.pread(HEADER_BYTES, 0)))
         if not 0 <= header.index_count <= self.entry_count:

@@ -10,6 +10,7 @@ from commitbus.broker.store.config import StoreConfig
 from commitbus.commitlog.errors import NotAStoreError
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.indexfile.index_format import index_file_bytes, is_file_name
+from commitbus.indexfile.index_sizes import find_sizes, sizes_by_ratio
 
 LOG: Final = "commitlog"
 QUEUES: Final = "consumequeue"
@@ -135,18 +136,21 @@ def _offset_files(directory: Path, file_system: FileSystem) -> list[Path]:
 def _index_numbers(
     directory: Path, config: StoreConfig, file_system: FileSystem
 ) -> tuple[int, int]:
-    """Return (slots, entries) of the index files.
+    """Return (slots, entries) of the index files, as the first that holds a key tells them.
 
-    A file tells only its size, 40 + 4 * slots + 20 * entries. If that is not the configured one,
-    RocketMQ's ratio of four entries to a slot is tried.
+    If none does, the configured ones; or, if these do not give the size that the files have, those
+    with RocketMQ's ratio.
     """
     configured = (config.index_slots, config.index_entries)
-    names = [name for name in file_system.list_names(directory) if is_file_name(name)]
-    size = _size(directory / names[0], file_system) if names else 0
+    names = filter(is_file_name, file_system.list_names(directory))
+    paths = [path for name in names if not file_system.is_directory(path := directory / name)]
+    for path in paths:
+        if sizes := find_sizes(path, file_system, configured):
+            return sizes
+    size = _size(paths[0], file_system) if paths else 0
     if size in (0, index_file_bytes(*configured)):
         return configured
-    slots, rest = divmod(size - 40, 84)
-    return (slots, 4 * slots) if rest == 0 and slots > 0 else configured
+    return sizes_by_ratio(size) or configured
 
 
 def _size(path: Path, file_system: FileSystem) -> int:

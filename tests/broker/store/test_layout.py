@@ -42,7 +42,7 @@ def test_files_decide_over_the_configuration(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [40 + 4 * 7 + 20 * 9, 1000])
 def test_an_index_of_another_ratio_must_be_configured(tmp_path: Path, size: int) -> None:
-    """From a file of 40 + 4 * slots + 20 * entries bytes the two cannot be told apart."""
+    """As long as it holds no key: of 40 + 4 * slots + 20 * entries the two cannot be told apart."""
     write(tmp_path / "index" / "20261121063553092", size)
     assert sizes_on_disk(tmp_path, CONFIG, FILES) == CONFIG
 

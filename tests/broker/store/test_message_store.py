@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from commitbus.broker.store import reput
+from commitbus.broker.store.check import check_store
+from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import Arrival, MessageStore
 from commitbus.commitlog.errors import (
     CorruptRecordError,
@@ -268,6 +271,20 @@ def test_a_store_keeps_the_sizes_it_was_made_with(
         sizes = {path.stat().st_size for path in (store_dir / folder).iterdir()}
         assert sizes == {size}
     open_store()
+
+
+def test_an_index_of_any_ratio_is_opened_without_being_told(
+    make_message: MakeMessage, store_dir: Path, config: StoreConfig
+) -> None:
+    """By a reader, a writer and a check."""
+    odd = replace(config, index_slots=7, index_entries=50)
+    for sizes in (odd, StoreConfig()):
+        with MessageStore.open(store_dir, sizes) as store:
+            settle(store, [store.put(make_message(KEYS=f"k{i}")) for i in range(100)][-1])
+    with MessageStore.open_read_only(store_dir) as reader:
+        assert len(reader.query_by_key("TopicA", "k3", 0, FOREVER_MS, 9)) == 2
+    assert {path.stat().st_size for path in (store_dir / "index").iterdir()} == {40 + 28 + 1000}
+    assert check_store(store_dir).problems == []
 
 
 def test_a_store_has_one_writer(open_store: OpenStore, store_dir: Path) -> None:

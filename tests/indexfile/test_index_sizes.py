@@ -1,0 +1,74 @@
+"""Any index file tells the numbers it was made with, as long as it holds a key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commitbus.commitlog.clock import SystemClock
+from commitbus.commitlog.file_system import RealFileSystem
+from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
+from commitbus.indexfile.index_service import IndexService
+from commitbus.indexfile.index_sizes import find_sizes, sizes_by_ratio
+
+FILES = RealFileSystem()
+DEFAULT = (5_000_000, 20_000_000)
+
+
+def request(number: int, first_offset: int = 0) -> DispatchRequest:
+    """A message with one key."""
+    return DispatchRequest(
+        PhysicalOffset(first_offset + 100 * number),
+        100,
+        "T",
+        0,
+        QueueOffset(number),
+        0,
+        1_700_000_000_000 + 700 * number,
+        0,
+        "",
+        f"key{number}",
+        "",
+    )
+
+
+def make_index(directory: Path, sizes: tuple[int, int], requests: list[DispatchRequest]) -> Path:
+    """Return the first file of an index of these messages."""
+    service = IndexService(
+        directory,
+        slot_count=sizes[0],
+        entry_count=sizes[1],
+        clock=SystemClock(),
+        file_system=FILES,
+    )
+    service.load()
+    service.put(requests)
+    service.close()
+    return min(directory.iterdir())
+
+
+@pytest.mark.parametrize("sizes", [(1, 2), (100, 400), (7, 30), (1000, 10), (3, 100_000), (501, 9)])
+@pytest.mark.parametrize("count", [1, 2, 7, 2000])
+def test_a_file_tells_its_sizes(tmp_path: Path, sizes: tuple[int, int], count: int) -> None:
+    """Whatever the ratio, however full it is, wherever the log begins."""
+    requests = [request(n, 1 << 33) for n in range(count)]
+    path = make_index(tmp_path / "index", sizes, requests)
+    assert find_sizes(path, FILES, DEFAULT) == sizes
+    assert find_sizes(path, FILES, sizes) == sizes
+
+
+def test_what_a_size_alone_suggests_is_not_believed(tmp_path: Path) -> None:
+    """(100, 400) and (5, 419) give files of one size."""
+    path = make_index(tmp_path / "index", (5, 419), [request(n) for n in range(50)])
+    assert sizes_by_ratio(path.stat().st_size) == (100, 400)
+    for configured in (DEFAULT, (100, 400), (105, 399)):
+        assert find_sizes(path, FILES, configured) == (5, 419)
+
+
+def test_a_file_without_a_key_tells_nothing(tmp_path: Path) -> None:
+    """Nor does one that was never filled, or is damaged."""
+    path = tmp_path / "file"
+    for data in (b"", bytes(39), bytes(8440), b"\xff" * 8440, bytes(35) + b"\1" * 9000):
+        path.write_bytes(data)
+        assert find_sizes(path, FILES, (100, 400)) is None
