@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -58,11 +59,26 @@ def run(options: argparse.Namespace) -> int:
     """Run a broker until SIGTERM or SIGINT."""
     config = _config(options)
     set_up_logging()
+    raise_open_files_limit()
     try:
         trio.run(_serve, config)
     except BaseExceptionGroup as group:
         raise _explanation(group) from None
     return EXIT_OK
+
+
+def raise_open_files_limit() -> None:
+    """Allow this process as many open files as it may have at all.
+
+    Each file of a queue, and each connection, holds one; the usual 1,024 are soon used up. They
+    are that few for programs that use `select`, which this is not.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError) as error:
+        # macOS names no limit and then refuses to go that far: it stays as it is.
+        _log.warning("limit of open files not raised", extra={"reason": str(error)})
 
 
 def _explanation(group: BaseExceptionGroup[BaseException]) -> BaseException:
