@@ -44,7 +44,8 @@ SEALED_PATH: Final = Path("commitbus", "sealed")
 BOUNDARY_BYTES: Final = 1 << 20
 FORMAT: Final = 1
 SUFFIX: Final = ".json"
-_TEMPORARY_SUFFIX: Final = ".tmp"
+TEMPORARY_SUFFIX: Final = ".tmp"
+"""Of a manifest that a full disk or a crash left unfinished: the next start removes it."""
 
 
 class ManifestError(ValueError):
@@ -251,7 +252,7 @@ class SealedSegments:
                 segment = read_manifest(self._store, base_offset, self._file_system)
             if segment is not None and segment.end_offset - segment.base_offset == log_file_bytes:
                 self._max_store_timestamps[segment.base_offset] = segment.max_store_timestamp
-            elif base_offset is not None or name.endswith(_TEMPORARY_SUFFIX):
+            elif base_offset is not None or name.endswith(TEMPORARY_SUFFIX):
                 self._file_system.remove(directory / name)
 
     def max_store_timestamp(self, base_offset: int) -> int | None:
@@ -265,7 +266,7 @@ class SealedSegments:
             OSError: It could not be written; what was there before still is.
         """
         path = manifest_path(self._store, segment.base_offset)
-        directory, temporary = path.parent, path.with_name(path.name + _TEMPORARY_SUFFIX)
+        directory, temporary = path.parent, path.with_name(path.name + TEMPORARY_SUFFIX)
         if not self._file_system.exists(directory):
             self._file_system.make_directories(directory)
             self._file_system.sync_directory(directory.parent)

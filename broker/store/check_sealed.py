@@ -13,6 +13,7 @@ from commitbus.commitlog.record_format import CheckedRecord
 from commitbus.commitlog.record_scanner import ScanStop, StopKind
 from commitbus.flush.sealed import (
     SEALED_PATH,
+    TEMPORARY_SUFFIX,
     SegmentSummary,
     base_offset_of,
     checksum_of,
@@ -35,7 +36,7 @@ class SealedCheck:
             base_offset = base_offset_of(name)
             if base_offset is not None:
                 self._bases.add(base_offset)
-            elif report.was_closed_cleanly:
+            elif report.was_closed_cleanly and not name.endswith(TEMPORARY_SUFFIX):
                 report.add(store / SEALED_PATH / name, 0, "this is no name of a manifest")
         report.manifests = len(self._bases)
 

@@ -97,3 +97,9 @@ def test_what_an_unclean_stop_leaves_is_no_damage(sealed_store: Path) -> None:
     manifest_path(sealed_store, 0).with_suffix(".json.tmp").write_bytes(b"{")
     manifest_path(sealed_store, 0).rename(manifest_path(sealed_store, 1 << 20))
     assert check_store(sealed_store).is_sound
+
+
+def test_an_unfinished_manifest_is_no_problem(sealed_store: Path) -> None:
+    """A full disk leaves one behind, also in a store that was closed cleanly afterwards."""
+    (sealed_store / SEALED_PATH / f"{manifest_path(sealed_store, 0).name}.tmp").write_bytes(b"{")
+    assert check_store(sealed_store).problems == []
