@@ -35,6 +35,8 @@ BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """Of one answer, so that 32 bodies of 4 MiB do not stand in memory at once."""
 PROGRESS_MAX: Final = 1_000_000
 """Queues of groups, 700 bytes each: any client may begin one by naming a group."""
+DELIVERING_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of all answers on their way, one batch more at most: slow readers must not fill the memory."""
 HOT_BYTES: Final = 64 * 1024 * 1024
 """This close to the log's end a record is in the page cache, and reading it never waits."""
 
@@ -89,9 +91,10 @@ class Batch:
         """
         assert not self.messages
         # What the last fill took was dropped, all of it: it is no part of this batch.
-        self._taken.clear()
-        self._bytes, self._too_long = 0, False
+        self.finish()
         self._check()
+        if self._context.delivering_bytes >= DELIVERING_BYTES_MAX:
+            raise TooManyRequestsError("too many bytes wait for consumers that read slowly")
         now_ms = self._context.clock.now_ms()
         queues = list(self._queues())
         for queue_id in queues:
@@ -101,6 +104,12 @@ class Batch:
         self.has_more = self._room == 0
         await self._read()
         self._note_next_expiry(queues)
+
+    def finish(self) -> None:
+        """Forget what was taken, because it was handed over, released or dropped."""
+        self._context.delivering_bytes -= self._bytes
+        self._taken.clear()
+        self._bytes, self._too_long = 0, False
 
     def release(self) -> None:
         """Make what was taken visible again after a second: the client did not get it."""
@@ -189,7 +198,7 @@ class Batch:
             if 0 < attempts_max < attempt:
                 exhausted.append(taken)
             else:
-                self._bytes += unit.size_bytes
+                self._count(unit)
                 self._taken.append(taken)
         for taken in exhausted:
             await self._bury(taken)
@@ -215,7 +224,7 @@ class Batch:
                 if not self._fits(unit):
                     next_offset = unit.queue_offset
                     break
-                self._bytes += unit.size_bytes
+                self._count(unit)
                 units.append(unit)
             self._context.progress.deliver(
                 progress,
@@ -299,6 +308,10 @@ class Batch:
     def _room(self) -> int:
         """How many messages more may be taken."""
         return 0 if self._too_long else self.demand.batch_size - len(self._taken)
+
+    def _count(self, unit: FetchedUnit) -> None:
+        self._bytes += unit.size_bytes
+        self._context.delivering_bytes += unit.size_bytes
 
     def _fits(self, unit: FetchedUnit) -> bool:
         """Return whether a message may still be taken; one always may."""

@@ -13,13 +13,17 @@ from commitbus.broker.messaging.message_codec import set_timestamp
 from commitbus.broker.messaging.pop import Batch, Demand
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
 from commitbus.broker.messaging.validate import duration_ms, group_name, invisible_ms, topic_name
-from commitbus.broker.rpc.call import Call, Send
+from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 BATCH_MAX: Final = 32
 POLLING_MS_MIN: Final = 5_000
 POLLING_MS_MAX: Final = 20_000
 AUTO_RENEW_INVISIBLE_MS: Final = 60_000
+
+HANDOVER_S_MAX: Final = 60.0
+"""For one answer: 32 MiB in it are 4.5 Mbit/s. A client that reads more slowly holds memory that
+others need, and it need not have set a deadline."""
 
 _REQUEST_TIMEOUT_MS: Final = 3_000
 """What the official clients add to a long poll for their deadline."""
@@ -55,13 +59,27 @@ async def _receive(
             status = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
             await _finish(context, send, status)
             return
+        await _hand_over(context, batch, send)
+    except BaseException:
+        batch.release()
+        raise
+    finally:
+        batch.finish()
+
+
+async def _hand_over(context: MessagingContext, batch: Batch, send: Send) -> None:
+    """Send a batch.
+
+    Raises:
+        RpcError: the client reads it too slowly.
+    """
+    with trio.move_on_after(HANDOVER_S_MAX) as scope:
         await send(pb.ReceiveMessageResponse(status=ok()))
         for message in batch.messages:
             await send(pb.ReceiveMessageResponse(message=message))
         await _send_delivery_timestamp(context, send)
-    except BaseException:
-        batch.release()
-        raise
+    if scope.cancelled_caught:
+        raise RpcError(StatusCode.DEADLINE_EXCEEDED, "the messages are read too slowly")
 
 
 async def _fill(context: MessagingContext, batch: Batch, until: float) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from google.protobuf.message import Message
 
+from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 Run = Callable[..., None]
@@ -161,5 +163,38 @@ def test_progress_does_not_grow_without_end(run: Run, monkeypatch: pytest.Monkey
         assert (await bus.receive(group="other")).status.code == pb.TOO_MANY_REQUESTS
         await bus.send(b"b")
         assert (await bus.receive()).bodies == [b"b"]
+
+    run(scenario)
+
+
+def test_slow_readers_hold_a_bounded_number_of_bytes_for_a_bounded_time(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are told to come back, and get what the slow one did not read."""
+    monkeypatch.setattr("commitbus.broker.messaging.pop.DELIVERING_BYTES_MAX", 100)
+
+    async def never(_: Message) -> None:
+        await trio.sleep_forever()
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"a" * 100, b"b")
+        errors: list[RpcError] = []
+
+        async def read_slowly() -> None:
+            with pytest.raises(RpcError) as caught:
+                await bus.receive(batch=1, send=never, invisible_s=600)
+            errors.append(caught.value)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_slowly)
+            await trio.testing.wait_all_tasks_blocked()
+            assert (await bus.receive()).status.code == pb.TOO_MANY_REQUESTS
+            await bus.sleep(60.1)
+        assert errors[0].code is StatusCode.DEADLINE_EXCEEDED
+        assert bus.context.delivering_bytes == 0
+        assert (await bus.receive()).bodies == [b"b"]
+        await bus.sleep(1.1)
+        assert (await bus.receive()).bodies == [b"a" * 100]
+        assert bus.context.delivering_bytes == 0
 
     run(scenario)
