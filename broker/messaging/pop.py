@@ -161,13 +161,14 @@ class Batch:
             self._check()
             if len(table) >= PROGRESS_MAX:
                 raise TooManyRequestsError(f"{len(table)} queues of groups are kept track of")
-            first = self._context.store.min_offset(topic, queue_id)
+            store = self._context.store
+            first = store.min_offset(topic, queue_id)
             # RocketMQ lets a new group see a young queue in full, and only the last message of one
-            # whose beginning is gone already.
-            last = max(first, QueueOffset(self._context.store.max_offset(topic, queue_id) - 1))
-            progress = table.create(
-                self.demand.group, topic, queue_id, first if first == 0 else last
-            )
+            # whose beginning is gone already. One of a topic that was deleted and made anew goes on
+            # counting, so a first offset above 0 alone does not say that anything is gone.
+            is_whole = first == 0 or store.min_physical_offset == 0
+            last = max(first, QueueOffset(store.max_offset(topic, queue_id) - 1))
+            progress = table.create(self.demand.group, topic, queue_id, first if is_whole else last)
         return progress
 
     async def _take_expired(self, queue_id: int, now_ms: int) -> None:

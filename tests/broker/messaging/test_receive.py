@@ -393,8 +393,27 @@ def test_a_group_that_comes_after_the_beginning_was_deleted_sees_the_last_messag
 
     async def scenario(bus: Any) -> None:
         await bus.send(b"1", b"2", b"3")
-        monkeypatch.setattr(bus.context.store, "min_offset", lambda *_: 1)
+        store = bus.context.store
+        monkeypatch.setattr(store, "min_offset", lambda *_: 1)
+        monkeypatch.setattr(type(store), "min_physical_offset", 100)
         assert (await bus.receive(group="Late")).bodies == [b"3"]
+
+    run(scenario)
+
+
+def test_a_group_that_comes_late_sees_a_topic_that_was_made_anew_from_its_beginning(
+    run: Run,
+) -> None:
+    """Its queues go on counting where the deleted ones ended, and nothing of them is gone."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"old", b"old")
+        async with bus.context.metadata.topic_deleted("T"):
+            bus.context.store.delete_topic("T")
+        await bus.topic()
+        await bus.send(b"1", b"2", b"3")
+        assert bus.context.store.min_offset("T", 0) == 2
+        assert (await bus.receive(group="Late")).bodies == [b"1", b"2", b"3"]
 
     run(scenario)
 
