@@ -134,12 +134,14 @@ def test_clients_cannot_create_groups_and_topics_without_end(
         async def heartbeat(group: str) -> pb.Code:
             request = pb.HeartbeatRequest(client_type=pb.SIMPLE_CONSUMER)
             request.group.name = group
-            return (await bus.unary("Heartbeat", request)).status.code
+            code: pb.Code = (await bus.unary("Heartbeat", request)).status.code
+            return code
 
         async def route(topic: str) -> pb.Code:
             request = pb.QueryRouteRequest()
             request.topic.name = topic
-            return (await bus.unary("QueryRoute", request)).status.code
+            code: pb.Code = (await bus.unary("QueryRoute", request)).status.code
+            return code
 
         codes = [await heartbeat(name) for name in ("G", "second", "third", "second")]
         assert codes == [pb.OK, pb.OK, pb.TOO_MANY_REQUESTS, pb.OK]
