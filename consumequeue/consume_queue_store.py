@@ -196,7 +196,7 @@ class ConsumeQueueStore:
                 self._queues.pop(key).delete()
             path = self._directory / topic
             if (
-                _is_plain_name(topic)
+                is_plain_name(topic)
                 and self._file_system.exists(path)
                 and not self._file_system.list_names(path)
             ):
@@ -280,7 +280,7 @@ class ConsumeQueueStore:
     def _add_queue(self, request: DispatchRequest) -> ConsumeQueue:
         topic, queue_id = request.topic, request.queue_id
         # The broker checks names, but the log of another broker, or a damaged one, may hold any.
-        if not _is_plain_name(topic) or queue_id < 0:
+        if not is_plain_name(topic) or queue_id < 0:
             raise DispatchError(
                 topic, queue_id, request.physical_offset, "these cannot be names of directories"
             )
@@ -300,7 +300,7 @@ class ConsumeQueueStore:
         return max(ends, default=PhysicalOffset(0))
 
 
-def _is_plain_name(topic: str) -> bool:
+def is_plain_name(topic: str) -> bool:
     """Return whether a topic names a directory inside the one it is looked for in."""
     return (
         topic not in ("", ".", "..")

@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "serve": "Start a broker.",
     "demo": "See it work: real messages through the official client, then the same log in Spark.",
     "check": "Verify every byte of a store.",
+    "salvage": "Copy every intact message of a damaged store to a new one.",
     "export": "Write a store's messages as Parquet.",
     "config": "Print every setting with its default, as a file for `serve --config`.",
 }

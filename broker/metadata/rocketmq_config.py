@@ -28,7 +28,8 @@ OWN_DIRECTORY: Final = "commitbus"
 FILE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Half a million topics take that much; a larger file is refused before it is read."""
 
-_MARK_KEY: Final = "writtenBy"
+MARK_KEY: Final = "writtenBy"
+"""The mark that a file of `config/` was written by us."""
 _MARK: Final = "commitbus"
 
 
@@ -76,7 +77,7 @@ class ConfigFile:
         if document is None and backup_too:
             document = self._read(self.path.with_name(self.path.name + ".bak"))
         self._document = document or {}
-        return None if self._document.get(_MARK_KEY) == _MARK else document
+        return None if self._document.get(MARK_KEY) == _MARK else document
 
     def save(self, tables: JsonObject) -> None:
         """Replace the tables of the file atomically; what else it holds is kept.
@@ -89,7 +90,7 @@ class ConfigFile:
         version.setdefault("stateVersion", 0)
         version["timestamp"] = self._clock.now_ms()
         kept = {key: value for key, value in self._document.items() if key != "dataVersion"}
-        self._document = {"dataVersion": version, **kept, **tables, _MARK_KEY: _MARK}
+        self._document = {"dataVersion": version, **kept, **tables, MARK_KEY: _MARK}
         self._replace(format_document(self._document))
 
     def _read(self, path: Path) -> JsonObject | None:
