@@ -13,7 +13,12 @@ from commitbus.broker.messaging.errors import (
 )
 from commitbus.broker.messaging.message_codec import to_outgoing
 from commitbus.broker.messaging.status import ok
-from commitbus.broker.messaging.validate import check_message, common_topic, message_type_of
+from commitbus.broker.messaging.validate import (
+    check_batch_size,
+    check_message,
+    common_topic,
+    message_type_of,
+)
 from commitbus.broker.metadata.topics import MessageType, TopicConfig
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -34,8 +39,9 @@ def send_message(
     """
     context.clients.seen(call)
     now_ms = context.clock.now_ms()
+    name = common_topic(request.messages)
     messages = list(request.messages)
-    name = common_topic(messages)
+    check_batch_size(messages, max_body_bytes=context.config.max_body_bytes)
     for message in messages:
         check_message(message, max_body_bytes=context.config.max_body_bytes, now_ms=now_ms)
     topic = context.metadata.topic(name)

@@ -6,6 +6,7 @@ Nothing here looks at the store: a request is refused before anything is touched
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -22,6 +23,8 @@ from commitbus.broker.metadata.names import (
 from commitbus.broker.metadata.topics import MessageType
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
+MESSAGES_MAX: Final = 1024
+"""Of one request. They are appended in one step, in which nobody else is served."""
 USER_PROPERTIES_MAX: Final = 128
 USER_PROPERTIES_BYTES_MAX: Final = 16384
 MESSAGE_GROUP_BYTES_MAX: Final = 63
@@ -107,15 +110,20 @@ def invisible_ms(duration: Duration, *, minimum_ms: int = INVISIBLE_MS_MIN) -> i
     return value
 
 
-def common_topic(messages: list[pb.Message]) -> str:
+def common_topic(messages: Sequence[pb.Message]) -> str:
     """Return the one topic of all messages of a request.
 
     Raises:
+        BadRequestError: there are too many messages.
         MessageCorruptedError: there are no messages, or several topics.
         IllegalTopicError: as in `topic_name`.
     """
     if not messages:
         raise e.MessageCorruptedError("no message to send")
+    if len(messages) > MESSAGES_MAX:
+        raise e.BadRequestError(
+            f"{len(messages)} messages in one request, at most {MESSAGES_MAX} are allowed"
+        )
     if len(messages) > 1 and len({message.topic.name for message in messages}) > 1:
         raise e.MessageCorruptedError("the messages of one request must have the same topic")
     return topic_name(messages[0].topic)
@@ -135,6 +143,19 @@ def message_type_of(message: pb.Message) -> MessageType:
     if properties.lite_topic:
         return MessageType.LITE
     return MessageType.NORMAL
+
+
+def check_batch_size(messages: Sequence[pb.Message], *, max_body_bytes: int) -> None:
+    """Check that the bodies of one request together take no more than one message may.
+
+    RocketMQ bounds a batch the same way.
+
+    Raises:
+        BodyTooLargeError: they do.
+    """
+    size = sum(len(message.body) for message in messages)
+    if size > max_body_bytes:
+        raise e.BodyTooLargeError(size, max_body_bytes)
 
 
 def check_message(message: pb.Message, *, max_body_bytes: int, now_ms: int) -> None:
