@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import final
 
@@ -103,14 +104,21 @@ class ConsumeQueue:
         """
         self._files.load()
         units_per_file = self._files.file_size // UNIT_BYTES
-        end = begin = self._first_stored()
+        begin = end = self._first_stored()
         for file in reversed(self._files.files):
             start = file.base_offset // UNIT_BYTES
-            end = self._gallop(start, start + units_per_file, lambda unit: not unit.is_written)
-            if end > start:
-                break
-        begin = self._gallop(begin, end, lambda unit: unit != PADDING)
-        self._set_bounds(begin, end)
+            with self._unmapped(file) as unit_at:
+                end = _gallop(start, start + units_per_file, lambda i: not unit_at(i).is_written)
+                if end > start:
+                    self.dispatched_to = unit_at(end - 1).end_offset
+                    break
+        for file in self._files.files[:1]:
+            with self._unmapped(file) as unit_at:
+                last = min(begin + units_per_file, end)
+                begin = _gallop(begin, last, lambda i: unit_at(i) != PADDING)
+        self._min_offset, self._max_offset = QueueOffset(begin), QueueOffset(end)
+        if begin == end:
+            self.dispatched_to = PhysicalOffset(0)
         # What was found is taken as durable: after an unclean stop the doubtful part is cut.
         self._flushed_offset = end
 
@@ -202,7 +210,9 @@ class ConsumeQueue:
         if not self.is_empty:
             first, end = self._min_offset, self._max_offset
             self._min_offset = QueueOffset(
-                self._gallop(first, end, lambda unit: unit.physical_offset >= min_physical_offset)
+                _gallop(
+                    first, end, lambda i: self._unit_at(i).physical_offset >= min_physical_offset
+                )
             )
         if self._files.policy.writable:
             self._files.delete_before(self._min_offset * UNIT_BYTES)
@@ -333,24 +343,39 @@ class ConsumeQueue:
             position += length
         return b"".join(parts)
 
-    def _gallop(self, first: int, end: int, predicate: Callable[[CqUnit], bool]) -> int:
-        """Return as `_bisect`, but look near `first` to begin with.
+    @contextmanager
+    def _unmapped(self, file: MappedFile) -> Iterator[Callable[[int], CqUnit]]:
+        """Lend a function that reads stored units of a file, also where it has no block yet.
 
-        For what is usually there: it touches one page of a queue file that is almost empty, where
-        bisecting would touch one at every power of two.
+        Through a mapping a mere look at a hole takes memory, and on a full tmpfs it is SIGBUS.
         """
-        width = 1
-        while first + width < end and not self._holds(first + width - 1, predicate):
-            first += width
-            width *= 2
-        return self._bisect(first, min(first + width, end), predicate)
+        unmapped = self._files.file_system.open(file.path, writable=False)
+        try:
+            yield lambda queue_offset: decode_unit(
+                unmapped.pread(UNIT_BYTES, queue_offset * UNIT_BYTES - file.base_offset)
+            )
+        finally:
+            unmapped.close()
 
     def _bisect(self, first: int, end: int, predicate: Callable[[CqUnit], bool]) -> int:
         """Return the first of the stored units [first, end) that satisfies it, else `end`."""
         return bisect.bisect_left(
-            range(end), 1, lo=first, key=lambda offset: self._holds(offset, predicate)
+            range(end), 1, lo=first, key=lambda offset: predicate(self._unit_at(offset))
         )
 
-    def _holds(self, queue_offset: int, predicate: Callable[[CqUnit], bool]) -> bool:
+    def _unit_at(self, queue_offset: int) -> CqUnit:
         with self._files.pin(queue_offset * UNIT_BYTES, UNIT_BYTES) as view:
-            return predicate(decode_unit(view))
+            return decode_unit(view)
+
+
+def _gallop(first: int, end: int, holds: Callable[[int], bool]) -> int:
+    """Return the first number in [first, end) for which it holds, and for all behind; else `end`.
+
+    Looks near `first` to begin with: it reads one page of a queue file that is almost empty, where
+    bisecting would read one at every power of two.
+    """
+    width = 1
+    while first + width < end and not holds(first + width - 1):
+        first += width
+        width *= 2
+    return bisect.bisect_left(range(min(first + width, end)), 1, lo=first, key=holds)

@@ -27,6 +27,7 @@ from commitbus.consumequeue.deleted_topics import DELETED_TOPICS_PATH, DeletedTo
 from commitbus.consumequeue.unit_format import PADDING, UNIT_BYTES, UNIT_DTYPE
 
 _OPEN_FILES_MAX: Final = 256
+_CHUNK_BYTES: Final = 1 << 16
 _PADDING: Final = np.array(tuple(PADDING), dtype=UNIT_DTYPE)
 
 _Units = npt.NDArray[np.void]
@@ -176,19 +177,35 @@ class QueueCheck:
         queue.end = max(end, queue.begin)
 
     def _units(self, queue: _Queue) -> Iterator[tuple[int, _Units]]:
-        """Yield (first queue offset, units) of each file, from the queue's begin to its end."""
+        """Yield (first queue offset, units) of each file, from the queue's begin to its end.
+
+        The zeros at the end of a file are left out.
+        """
         offset = queue.begin
         while offset < queue.end:
             path, position = queue.place(offset)
             units = self._file_units(path)[position // UNIT_BYTES :][: queue.end - offset]
             yield offset, units
-            offset += len(units)
+            offset += (queue.file_bytes - position) // UNIT_BYTES
 
     def _map_file(self, path: Path) -> _Units:
-        """Return the units of a file, in mapped memory; unmapped with the last reference."""
+        """Return the units of a file up to the last that is not zero, in mapped memory.
+
+        It is unmapped with the last reference. What has no block is not looked at: through a
+        mapping that takes memory, and on a full tmpfs it is SIGBUS.
+        """
         file = self._file_system.open(path, writable=False)
         try:
-            return np.frombuffer(file.map(file.size()).buffer, dtype=UNIT_DTYPE)
+            size, end, position = file.size(), 0, 0
+            while (position := file.next_data(position)) < size:
+                chunk = file.pread(_CHUNK_BYTES, position)
+                data_bytes = len(chunk.rstrip(b"\0"))
+                end = position + data_bytes if data_bytes else end
+                position += len(chunk)
+            length = -(-end // UNIT_BYTES) * UNIT_BYTES
+            if length == 0:
+                return np.empty(0, dtype=UNIT_DTYPE)
+            return np.frombuffer(file.map(length).buffer, dtype=UNIT_DTYPE)
         finally:
             file.close()
 

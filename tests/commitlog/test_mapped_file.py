@@ -124,6 +124,19 @@ def test_the_end_of_the_data_is_found_and_zeroed(file: MappedFile) -> None:
     assert not any(bytes(file.buffer[11:]))
 
 
+def test_zeroing_takes_no_room_on_the_disk(tmp_path: Path, faulty: Any) -> None:
+    """A cut takes one unit from each of 10,000 queues: that must not allocate their files."""
+    file = MappedFile.create(tmp_path / file_name(0), SIZE, file_system=faulty, policy=GROWING)
+    file.write_at(100, b"x" * 20)
+    file.close()
+    file = MappedFile(file.path, SIZE, file_system=faulty, policy=GROWING)
+    assert file.zero_from(100)
+    assert not file.zero_from(100)
+    file.flush()
+    assert blocks_of(file) <= 4096
+    file.close()
+
+
 def test_warming_stores_zeros(file: MappedFile) -> None:
     """It is a write like any other, so it may only touch what the caller owns."""
     file.write_at(0, b"x" * 100)

@@ -15,6 +15,7 @@ from commitbus.broker.store.message_store import MessageStore, StoreReader
 from commitbus.commitlog.errors import StoreDamagedError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import AppendResult, OutgoingMessage, QueueOffset
+from commitbus.consumequeue.unit_format import UNIT_BYTES
 from commitbus.flush.checkpoint import StoreCheckpoint, read_checkpoint
 from commitbus.flush.policy import FlushMode
 from commitbus.flush.watermark import WATERMARK_PATH, read_durable_watermark
@@ -201,7 +202,7 @@ def test_the_newest_queue_files_are_read_at_the_start(
     heard: list[tuple[str, int, int]] = []
     MessageStore.open(store_dir, config, on_progress=lambda *what: heard.append(what)).close()
     # 250 units of 20 bytes in each of two queues, 2,000 bytes to a file.
-    assert read == [1000, 1000]
+    assert [length for length in read if length > UNIT_BYTES] == [1000, 1000]
     assert heard[-2:] == [("warming consume queues", 1, 2), ("warming consume queues", 2, 2)]
 
 
