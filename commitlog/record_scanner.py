@@ -76,9 +76,11 @@ class RecordScanner:
             self.stop = _explain(view, position, error)
 
 
-def stop_at(view: memoryview, base_offset: int, position: int) -> ScanStop:
-    """Return why a scan, with checksums, of `view` went no further than `position`."""
-    scanner = RecordScanner(view, base_offset, position)
+def stop_at(
+    view: memoryview, base_offset: int, position: int, *, verify_crc: bool = True
+) -> ScanStop:
+    """Return why a scan of `view` went no further than `position`."""
+    scanner = RecordScanner(view, base_offset, position, verify_crc=verify_crc)
     assert next(iter(scanner), None) is None, "no intact record begins where a scan ends"
     assert scanner.stop is not None, "the scanner ran to its end"
     return scanner.stop

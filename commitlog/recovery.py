@@ -197,7 +197,7 @@ class _Recovery:
             )  # fmt: skip
             if not len(records):
                 return stop_at(view, base_offset, position)
-            for queue in records.by_queue():
+            for queue in records.queues:
                 last = int(records.table[QUEUE_OFFSET, queue.rows[-1]])
                 self.queue_ends[queue.topic, queue.queue_id] = QueueOffset(last + 1)
             self.records += len(records)

@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import final
 
+import numpy as np
+
 from commitbus.commitlog.errors import FlushFailedError, NotAStoreError, StoreClosedError
 from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.kernels import DispatchBatch, DispatchColumns
+from commitbus.commitlog.kernels.columns import QUEUE_OFFSET, SIZE
 from commitbus.commitlog.mapped_file import FilePolicy, raise_if_disk_full
 from commitbus.commitlog.mapping_cache import MappingCache
 from commitbus.commitlog.record_format import (
@@ -20,7 +24,7 @@ from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffs
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.consumequeue.deleted_topics import DeletedTopics
 from commitbus.consumequeue.errors import DispatchError
-from commitbus.consumequeue.unit_format import UNIT_BYTES
+from commitbus.consumequeue.unit_format import UNIT_BYTES, UNIT_DTYPE
 
 _NOT_QUEUED = frozenset((TRANSACTION_PREPARED, TRANSACTION_ROLLED_BACK))
 _NAME_BYTES_MAX = 255
@@ -105,8 +109,8 @@ class ConsumeQueueStore:
     def dispatched_to(self) -> PhysicalOffset:
         """End of the last message that was put: none before it is missing.
 
-        After `load` the end of the last message that is in a queue. Units are stored in log order,
-        so a killed process leaves none out; after a power cut `truncate` first.
+        After `load` the end of the last message that is in a queue. After a kill some before it
+        may be missing, as a batch is stored queue by queue: `truncate` first.
         """
         return self._dispatched_to
 
@@ -118,14 +122,15 @@ class ConsumeQueueStore:
         """Return (topic, queue id) of every queue, in order."""
         return sorted(self._queues)
 
-    def put(self, requests: Sequence[DispatchRequest]) -> None:
+    def put(self, requests: DispatchBatch) -> None:
         """Enter messages, given in log order; what a queue already holds is passed over.
 
         Visible at once, durable after `flush`. Half messages and rolled-back ones have no place
         in a queue, nor have those of a topic that was deleted since.
 
         Raises:
-            DispatchError: A message does not fit into its queue. Those before it are in theirs.
+            DispatchError: A message does not fit into its queue. Those before it are in theirs;
+                of columns, which are entered queue by queue, any may be.
             DiskFullError: There is no room. Likewise; putting all again goes on from there.
             StoreClosedError: The store was closed.
         """
@@ -133,11 +138,11 @@ class ConsumeQueueStore:
         with self._lock:
             if self._closed:
                 raise StoreClosedError
-            deleted = self.deleted
-            if deleted.topics():
-                requests = [request for request in requests if not deleted.hides(request)]
             try:
-                self._put(requests)
+                if isinstance(requests, DispatchColumns):
+                    self._put_columns(requests)
+                else:
+                    self._put(requests)
             except OSError as error:
                 raise_if_disk_full(error, self._directory, self._file_size)
                 raise
@@ -145,9 +150,9 @@ class ConsumeQueueStore:
     def truncate(self, end: PhysicalOffset) -> None:
         """After an unclean stop: drop the units of messages that reach beyond `end`.
 
-        Where to cut: after a power cut the place up to which the queues were flushed, from which
-        on any unit may be missing; after a kill the log's end. The newest unit that is left goes
-        too: a kill may have left it half written, and the next put brings it back.
+        Where to cut: the place up to which the queues were flushed, from which on any unit may be
+        missing. The newest unit that is left goes too: a kill may have left it half written, and
+        the next put brings it back.
         """
         assert self._writable
         with self._lock:
@@ -249,18 +254,39 @@ class ConsumeQueueStore:
             self._queues.clear()
 
     def _put(self, requests: Sequence[DispatchRequest]) -> None:
-        queues = self._queues
+        queues, deleted = self._queues, self.deleted
+        if deleted.topics():
+            requests = [request for request in requests if not deleted.hides(request)]
         for request in requests:
             (
                 physical_offset, size_bytes, topic, queue_id, queue_offset, tags_code,
                 _, sys_flag, _, _, _,
             ) = request  # fmt: skip
             if sys_flag & TRANSACTION_FLAGS not in _NOT_QUEUED:
-                queue = queues.get((topic, queue_id)) or self._add_queue(request)
+                queue = queues.get((topic, queue_id)) or self._add_queue(
+                    topic, queue_id, physical_offset
+                )
                 queue.put(queue_offset, physical_offset, size_bytes, tags_code)
             end = physical_offset + size_bytes
             if end > self._dispatched_to:
                 self._dispatched_to = PhysicalOffset(end)
+
+    def _put_columns(self, columns: DispatchColumns) -> None:
+        table = columns.records.table
+        units = np.empty(len(columns), UNIT_DTYPE)
+        units["physical_offset"] = columns.physical_offsets
+        units["size_bytes"] = table[SIZE]
+        units["tags_code"] = columns.tags_codes
+        for topic, queue_id, all_rows in columns.records.queues:
+            before = self.deleted.before(topic)
+            rows = all_rows[units["physical_offset"][all_rows] >= before] if before else all_rows
+            if not rows.size:
+                continue
+            queue = self._queues.get((topic, queue_id)) or self._add_queue(
+                topic, queue_id, PhysicalOffset(int(units["physical_offset"][rows[0]]))
+            )
+            queue.put_many(table[QUEUE_OFFSET, rows], units[rows])
+        self._dispatched_to = max(self._dispatched_to, columns.end_offset)
 
     def _directory_names(self, directory: Path) -> list[str]:
         if not self._file_system.is_directory(directory):
@@ -277,12 +303,13 @@ class ConsumeQueueStore:
             policy=self._policy,
         )
 
-    def _add_queue(self, request: DispatchRequest) -> ConsumeQueue:
-        topic, queue_id = request.topic, request.queue_id
+    def _add_queue(
+        self, topic: str, queue_id: int, physical_offset: PhysicalOffset
+    ) -> ConsumeQueue:
         # The broker checks names, but the log of another broker, or a damaged one, may hold any.
         if not is_plain_name(topic) or queue_id < 0:
             raise DispatchError(
-                topic, queue_id, request.physical_offset, "these cannot be names of directories"
+                topic, queue_id, physical_offset, "these cannot be names of directories"
             )
         queue = self._queues[topic, queue_id] = self._new_queue(topic, queue_id)
         # A file is not durable before the names that lead to it are.

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from commitbus.commitlog.errors import FlushFailedError, NotAStoreError
 from commitbus.commitlog.file_system import File, FileSystem
+from commitbus.commitlog.kernels import kernels
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.indexfile.index_format import (
     ENTRY,
@@ -169,24 +170,23 @@ class IndexFile:
             return 0
         key_hashes, physical_offsets = key_hashes[:count], physical_offsets[:count]
         store_timestamps = store_timestamps[:count]
-        links = self._link(key_hashes % np.int32(self.slot_count))
-        batch = np.empty(count, dtype=ENTRY_DTYPE)
-        batch["key_hash"] = key_hashes
-        batch["physical_offset"] = physical_offsets
-        batch["seconds"] = _seconds_since_begin(header, store_timestamps)
-        batch["previous"] = links.previous
-        # Entries, then the slots that lead to them, then the count that makes them valid: a
-        # process killed in between leaves slots at or above the count, which nothing follows.
-        position = self._entries_position + start * ENTRY_BYTES
-        self._view[position : position + count * ENTRY_BYTES] = batch.tobytes()
-        self.slots()[links.slots] = links.heads
+        # Valid once the header counts them: what a process killed in between leaves, slots at or
+        # above the count, nothing follows.
+        new_slots = kernels(count).append_index_entries(
+            self._view,
+            slot_count=self.slot_count,
+            start=start,
+            key_hashes=key_hashes,
+            physical_offsets=physical_offsets,
+            seconds=_seconds_since_begin(header, store_timestamps),
+        )
         self.replace_header(
             IndexHeader(
                 int(store_timestamps[0]) if start == 1 else header.begin_timestamp,
                 int(store_timestamps[-1]),
                 int(physical_offsets[0]) if start == 1 else header.begin_physical_offset,
                 int(physical_offsets[-1]),
-                header.slot_count + links.new_slots,
+                header.slot_count + new_slots,
                 start + count,
             )
         )
@@ -313,41 +313,6 @@ class IndexFile:
                 self.path, f"its header counts {header.index_count} entries of {self.entry_count}"
             )
         return header
-
-    def _link(self, slots: npt.NDArray[np.int32]) -> _Links:
-        """Return how entries appended from `header.index_count` on join the chains of `slots`."""
-        start = self.header.index_count
-        # Sorted by slot, stably, each entry stands behind its predecessor in the chain.
-        order = np.argsort(slots, kind="stable")
-        sorted_slots = slots[order]
-        sorted_indexes = (order + start).astype(np.int32)
-        is_first = np.empty(len(slots), dtype=np.bool_)
-        is_first[0] = True
-        np.not_equal(sorted_slots[1:], sorted_slots[:-1], out=is_first[1:])
-        is_last = np.append(is_first[1:], np.True_)
-        heads = self.slots()[sorted_slots[is_first]].astype(np.int32)
-        # What a killed process left behind leads to entries that never became valid.
-        heads[(heads < 0) | (heads >= start)] = 0
-        previous = np.empty(len(slots), dtype=np.int32)
-        previous[order[1:]] = sorted_indexes[:-1]
-        previous[order[is_first]] = heads
-        return _Links(
-            previous,
-            sorted_slots[is_last],
-            sorted_indexes[is_last],
-            len(heads) - int(np.count_nonzero(heads)),
-        )
-
-
-class _Links(NamedTuple):
-    previous: npt.NDArray[np.int32]
-    """Of each appended entry, shape (n,)."""
-    slots: npt.NDArray[np.int32]
-    """The slots that change, each once, shape (m,)."""
-    heads: npt.NDArray[np.int32]
-    """Their new values, shape (m,)."""
-    new_slots: int
-    """How many of them were empty."""
 
 
 def _seconds_since_begin(

@@ -13,6 +13,7 @@ import numpy as np
 from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.errors import FlushFailedError, StoreClosedError
 from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.kernels import DispatchBatch, DispatchColumns
 from commitbus.commitlog.mapped_file import raise_if_disk_full
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset
 from commitbus.indexfile.index_file import IndexFile
@@ -113,7 +114,7 @@ class IndexService:
         with self._lock:
             return [file.path for file in self._files]
 
-    def put(self, requests: Sequence[DispatchRequest]) -> None:
+    def put(self, requests: DispatchBatch) -> None:
         """Index messages, given in log order; what the index already holds is skipped.
 
         Not durable before `flush`; survives the process at once.
@@ -127,14 +128,18 @@ class IndexService:
         with self._lock:
             self._check_open()
             try:
-                self._put(requests)
+                if isinstance(requests, DispatchColumns):
+                    self._put_columns(requests)
+                else:
+                    self._put(requests)
             except OSError as error:
                 self._find_where_to_resume()
                 size = index_file_bytes(self._slot_count, self._entry_count)
                 raise_if_disk_full(error, self.directory, size)
                 raise
-            if requests and requests[-1].end_offset > self._dispatched_to:
-                self._dispatched_to, self._entries_there = requests[-1].end_offset, 0
+            end = _end_of(requests)
+            if end > self._dispatched_to:
+                self._dispatched_to, self._entries_there = end, 0
 
     def query(
         self,
@@ -295,6 +300,23 @@ class IndexService:
         if texts:
             self._append(texts, messages)
 
+    def _put_columns(self, columns: DispatchColumns) -> None:
+        starts = np.cumsum(columns.key_counts) - columns.key_counts
+        offsets, counts = columns.physical_offsets, columns.key_counts
+        first = int(np.searchsorted(offsets, self._dispatched_to))
+        if first == len(columns):
+            return
+        done = int(starts[first])
+        if offsets[first] == self._dispatched_to:
+            done += min(self._entries_there, int(counts[first]))
+        entry_offsets = np.repeat(offsets, counts)
+        entry_timestamps = np.repeat(columns.store_timestamps, counts)
+        while done < len(columns.key_hashes):
+            file = self._file_with_room()
+            done += file.append(
+                columns.key_hashes[done:], entry_offsets[done:], entry_timestamps[done:]
+            )
+
     def _append(self, texts: list[str], messages: list[tuple[int, int, int]]) -> None:
         if len(texts) <= _FEW_ENTRIES:
             remaining = iter(texts)
@@ -359,3 +381,12 @@ class IndexService:
         file = self._files.pop(position)
         file.close()
         self._file_system.remove(file.path)
+
+
+def _end_of(requests: DispatchBatch) -> PhysicalOffset:
+    """Return the end of the last message, 0 without any."""
+    if not len(requests):
+        return PhysicalOffset(0)
+    if isinstance(requests, DispatchColumns):
+        return requests.end_offset
+    return requests[-1].end_offset

@@ -35,6 +35,7 @@ from commitbus.broker.store.reput import Arrival, Reput
 from commitbus.broker.store.start import Recovery, StoreParts, find_end, open_parts, recover
 from commitbus.broker.store.store_reader import FetchedUnit, FetchResult, StoreReader
 from commitbus.commitlog.clock import Clock, SystemClock
+from commitbus.commitlog.dispatch_reader import DispatchReader
 from commitbus.commitlog.errors import (
     DiskFullError,
     DiskRatioError,
@@ -93,7 +94,7 @@ class MessageStore(StoreReader):
         self._failure_guard = threading.Lock()
         self._flush = FlushService(parts.log, config.flush, watermark.publish)
         self._reput = Reput(
-            parts.log,
+            DispatchReader(parts.log),
             parts.queues,
             parts.index,
             lambda: self.confirm_offset,

@@ -14,16 +14,18 @@ from typing import Final, NamedTuple, Protocol, final
 
 from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.errors import DiskFullError, StoreError
+from commitbus.commitlog.kernels import DispatchBatch, DispatchColumns
+from commitbus.commitlog.kernels.columns import QUEUE_OFFSET
 from commitbus.commitlog.record_format import (
     TRANSACTION_FLAGS,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLED_BACK,
 )
-from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
+from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.flush.doorbell import Doorbell
 from commitbus.flush.listeners import tell
 
-BATCH_RECORDS: Final = 512
+BATCH_RECORDS: Final = 2048
 """Records per step. What a step costs besides is shared among them: lock, wake-up, numpy calls."""
 FULL_DISK_RETRY_S: Final = 1.0
 LEFT_UNINDEXED_BYTES: Final = 64 << 20
@@ -64,16 +66,16 @@ class DispatchedTo(NamedTuple):
 class DispatchSource(Protocol):
     """The log, as far as reput reads it."""
 
-    def dispatch_requests(
+    def read(
         self, start: PhysicalOffset, end: PhysicalOffset, max_count: int
-    ) -> tuple[list[DispatchRequest], PhysicalOffset]:
+    ) -> tuple[DispatchBatch, PhysicalOffset]:
         """Return whole records from `start` on, and where to go on."""
 
 
 class DispatchTarget(Protocol):
     """Consume queues or index: takes records in log order, skips those it has."""
 
-    def put(self, requests: Sequence[DispatchRequest]) -> None:
+    def put(self, requests: DispatchBatch) -> None:
         """Take a batch."""
 
 
@@ -197,7 +199,7 @@ class Reput:
         self._full_disk = None
         if self._indexed_to >= start:
             self._put_index(requests, end)
-        timestamp = requests[-1].store_timestamp if requests else self._dispatched.store_timestamp
+        timestamp = last_store_timestamp(requests) or self._dispatched.store_timestamp
         with self._caught_up:
             self._dispatched = DispatchedTo(end, timestamp)
             self._caught_up.notify_all()
@@ -217,12 +219,12 @@ class Reput:
 
     def _next_batch(
         self, start: PhysicalOffset, end: PhysicalOffset
-    ) -> tuple[list[DispatchRequest], PhysicalOffset]:
-        requests, reached = self._log.dispatch_requests(start, end, BATCH_RECORDS)
+    ) -> tuple[DispatchBatch, PhysicalOffset]:
+        requests, reached = self._log.read(start, end, BATCH_RECORDS)
         assert reached > start, f"the log gave nothing between {start} and {end}"
         return requests, reached
 
-    def _put_index(self, requests: list[DispatchRequest], end: PhysicalOffset) -> None:
+    def _put_index(self, requests: DispatchBatch, end: PhysicalOffset) -> None:
         """Index a batch, or let the index fall behind while there is no room for its next file.
 
         That file may take 420 MB, so an attempt that fails is not repeated with every message.
@@ -247,8 +249,23 @@ class Reput:
         tell(self._failure_listeners, failure)
 
 
-def arrivals_of(requests: Sequence[DispatchRequest]) -> list[Arrival]:
+def last_store_timestamp(requests: DispatchBatch) -> int:
+    """Return when the last message of a batch was stored, 0 without any."""
+    if not len(requests):
+        return 0
+    if isinstance(requests, DispatchColumns):
+        return int(requests.store_timestamps[-1])
+    return requests[-1].store_timestamp
+
+
+def arrivals_of(requests: DispatchBatch) -> list[Arrival]:
     """Return each queue that a batch has messages for, with its new end."""
+    if isinstance(requests, DispatchColumns):
+        offsets = requests.records.table[QUEUE_OFFSET]
+        return [
+            Arrival(topic, queue_id, QueueOffset(int(offsets[rows[-1]]) + 1))
+            for topic, queue_id, rows in requests.records.queues
+        ]
     ends = {
         (request.topic, request.queue_id): request.queue_offset + 1
         for request in requests

@@ -30,6 +30,7 @@ from commitbus.broker.store.layout import (
 from commitbus.broker.store.reput import DispatchedTo
 from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.commit_log import CommitLog
+from commitbus.commitlog.dispatch_reader import DispatchReader
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.recovery import (
@@ -270,9 +271,9 @@ def fill_queues(
     parts: StoreParts, start: PhysicalOffset, end: PhysicalOffset, on_progress: Progress
 ) -> int:
     """Dispatch the log's records in [start, end) to the queues; return how many there were."""
-    position, records = start, 0
+    reader, position, records = DispatchReader(parts.log), start, 0
     while position < end:
-        requests, position = parts.log.dispatch_requests(position, end, _DISPATCH_RECORDS)
+        requests, position = reader.read(position, end, _DISPATCH_RECORDS)
         parts.queues.put(requests)
         records += len(requests)
         on_progress("consume queues", position - start, end - start)

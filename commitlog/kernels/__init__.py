@@ -2,6 +2,7 @@
 
 from commitbus.commitlog.kernels.choice import KernelChoice, UnknownKernelsError, kernels
 from commitbus.commitlog.kernels.columns import (
+    DispatchBatch,
     DispatchColumns,
     QueueRows,
     RecordColumns,
@@ -10,6 +11,7 @@ from commitbus.commitlog.kernels.columns import (
 from commitbus.commitlog.kernels.interface import Kernels
 
 __all__ = [
+    "DispatchBatch",
     "DispatchColumns",
     "KernelChoice",
     "Kernels",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, cast, final
+from functools import cached_property
+from typing import Any, Final, NamedTuple, TypeAlias, cast, final
 
 import numpy as np
 
 from commitbus.commitlog.java_hash import java_string_hash
 from commitbus.commitlog.record_format import SCHEDULE_TOPIC, TRANSACTION_PREPARED
-from commitbus.commitlog.types import PhysicalOffset
+from commitbus.commitlog.types import DispatchRequest, PhysicalOffset
 
 Int64s: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Int32s: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
@@ -122,8 +124,7 @@ def topic_hash(topic: bytes) -> int:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class QueueRows:
+class QueueRows(NamedTuple):
     """Which records of a batch go into one queue."""
 
     topic: str
@@ -133,7 +134,7 @@ class QueueRows:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecordColumns:
     """Intact records of one file that lie next to each other, in log order."""
 
@@ -150,8 +151,9 @@ class RecordColumns:
         """Position behind the last record, of which there must be one."""
         return int(self.table[POSITION, -1] + self.table[SIZE, -1])
 
-    def by_queue(self) -> list[QueueRows]:
-        """Return the records by queue, without those that transactions keep out of queues."""
+    @cached_property
+    def queues(self) -> list[QueueRows]:
+        """The records by queue, without those that transactions keep out of queues."""
         table = self.table
         # A rolled-back message has this bit too.
         visible = np.flatnonzero(table[SYS_FLAG] & TRANSACTION_PREPARED == 0)
@@ -203,3 +205,7 @@ class DispatchColumns:
         """When the records were stored, in milliseconds since 1970; never decreases."""
         timestamps: Int64s = self.records.table[STORE_TIMESTAMP]
         return timestamps
+
+
+DispatchBatch: TypeAlias = Sequence[DispatchRequest] | DispatchColumns
+"""What reput takes to the queues and the index at a time: a few one by one, many as columns."""

@@ -36,7 +36,7 @@ class FakeLog:
         self.confirmed = PhysicalOffset(0)
         self.rotten_from = 1 << 62
 
-    def dispatch_requests(
+    def read(
         self, start: PhysicalOffset, end: PhysicalOffset, max_count: int
     ) -> tuple[list[DispatchRequest], PhysicalOffset]:
         assert end <= self.confirmed

@@ -233,7 +233,7 @@ def test_records_are_grouped_by_queue_in_log_order(kernels: Kernels) -> None:
     for number, flag in enumerate(flags):
         whole += plain_record(len(whole), "ab"[number % 2], number % 2 - 1, sys_flag=flag)
     records = kernels.scan(memoryview(whole), BASE, 0, TopicTable(), max_records=9, verify_crc=True)
-    assert [(q.topic, q.queue_id, q.rows.tolist()) for q in records.by_queue()] == [
+    assert [(q.topic, q.queue_id, q.rows.tolist()) for q in records.queues] == [
         ("a", -1, [0, 2, 4]),
         ("b", 0, [5]),
     ]
