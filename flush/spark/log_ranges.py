@@ -5,20 +5,20 @@ a record, forged down to the physical offset at which it comes to lie, so a scan
 can be led into a body. Two things can be trusted: the size chain from a file's first record, and
 the consume queues, which the broker wrote while it followed that chain. So
 
-1. a range begins at a file's first record, or at a record that a consume queue names and whose
-   header says the same;
+1. a range begins at a file's first record, or at a record that the manifest of a sealed file, or
+   else a consume queue, names and whose header says the same;
 2. whoever reads a range follows the chain from its start and must meet its end exactly
    (`range_reader`). By induction over the ranges of a file, every cut is then proven to lie on
-   the chain: wrong consume queues make a read fail, they do not make it return wrong rows. (A
-   read that starts at an offset leaves out ranges, and trusts the queues for its first cut.)
+   the chain: wrong names make a read fail, they do not make it return wrong rows. (A read that
+   starts at an offset leaves out ranges, and trusts the names for its first cut.)
 
-The consume queues cost 20 bytes per message to read, a walk along the log would read all of it.
-Where they name nothing, a file is one range. That is slower, not wrong.
+A manifest costs 50 KB to read, the consume queues 20 bytes per message, and a walk along the log
+would read all of it. Where nothing is named, a file is one range. That is slower, not wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -34,6 +34,7 @@ from commitbus.commitlog.record_format import (
     MESSAGE_MAGIC_CODE_V2,
     MIN_RECORD_BYTES,
 )
+from commitbus.flush.sealed import read_manifest
 from commitbus.flush.watermark import read_durable_watermark
 
 Units: TypeAlias = np.ndarray[Any, np.dtype[np.void]]
@@ -184,8 +185,12 @@ def _cut(
 ) -> list[LogRange]:
     # A last piece of less than half a split stays with the one before it.
     wanted = [range(r.start + split_bytes, r.end - split_bytes // 2, split_bytes) for r in ranges]
-    targets = np.array([target for part in wanted for target in part], np.int64)
-    named = named_records(store, file_system, targets)
+    sealed = [_sealed_records(*pair, file_system) for pair in zip(ranges, wanted, strict=True)]
+    unsealed = (part for part, named in zip(wanted, sealed, strict=True) if named is None)
+    targets = np.array([target for part in unsealed for target in part], np.int64)
+    queued = named_records(store, file_system, targets)
+    named = np.concatenate([queued, *(units for units in sealed if units is not None)])
+    named.sort(order="physical_offset")
     pieces: list[LogRange] = []
     for whole in ranges:
         inside = named[named["physical_offset"] > whole.start]
@@ -195,6 +200,24 @@ def _cut(
             end_is = whole.end_is if end == whole.end else RangeEnd.EXACT
             pieces.append(LogRange(store, whole.path, whole.base_offset, start, end, end_is))
     return pieces
+
+
+def _sealed_records(
+    whole: LogRange, targets: Sequence[int], file_system: FileSystem
+) -> Units | None:
+    """Return as `named_records` what the manifest of a file names; None if it has none.
+
+    A manifest does not tell sizes: they are 0.
+    """
+    manifest = read_manifest(whole.store, whole.base_offset, file_system)
+    if manifest is None:
+        return None
+    offsets = np.array([boundary.physical_offset for boundary in manifest.boundaries], np.int64)
+    at = np.searchsorted(offsets, np.array(targets, np.int64))
+    chosen = np.unique(offsets[at[at < offsets.size]])
+    units = np.zeros(chosen.size, _UNIT)
+    units["physical_offset"] = chosen
+    return units
 
 
 def named_records(store: Path, file_system: FileSystem, targets: Int64s) -> Units:
@@ -257,7 +280,8 @@ def _confirmed(whole: LogRange, file_system: FileSystem, units: Units) -> list[i
             record = np.frombuffer(start, _RECORD_START)[0]
             if (
                 record["physical_offset"] == offset
-                and record["size"] == unit["size"] >= MIN_RECORD_BYTES
+                and record["size"] >= MIN_RECORD_BYTES
+                and unit["size"] in (0, record["size"])
                 and record["magic"] in (MESSAGE_MAGIC_CODE_V1, MESSAGE_MAGIC_CODE_V2)
             ):
                 cuts.append(offset)
