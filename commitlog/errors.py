@@ -39,7 +39,7 @@ class StoreDamagedError(StoreError):
         super().__init__(
             f"{path}: damaged at physical offset {physical_offset}: {reason}. These bytes lie "
             "below the durable watermark, so this is not a torn write: the store is not opened "
-            "for writing"
+            "for writing. `commitbus salvage` copies what is intact to a new one"
         )
 
 
