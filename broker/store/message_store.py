@@ -41,6 +41,7 @@ from commitbus.commitlog.errors import (
     DiskRatioError,
     StoreClosedError,
     StoreError,
+    StoreReadOnlyError,
 )
 from commitbus.commitlog.file_system import FileSystem, RealFileSystem
 from commitbus.commitlog.recovery import Progress, no_progress
@@ -238,10 +239,10 @@ class MessageStore(StoreReader):
             MessageRefusedError: It breaks a limit of the format.
             DiskFullError: There is no room for it, or for its place in a queue.
             DiskRatioError: The disk is fuller than the configured limit.
-            StoreReadOnlyError: A flush failed before.
+            StoreReadOnlyError: A flush failed before, or messages can no longer be dispatched.
             StoreClosedError: The store was closed.
         """
-        if self._closed or self._reput.full_disk or self._housekeeping.refusal:
+        if self._closed or self._failure or self._reput.full_disk or self._housekeeping.refusal:
             self._refuse()
         result = self._log.append(message)
         self._appended(result)
@@ -249,7 +250,7 @@ class MessageStore(StoreReader):
 
     def put_batch(self, messages: Sequence[OutgoingMessage]) -> list[AppendResult]:
         """Append all of these messages or none, next to each other. Raises as `put`."""
-        if self._closed or self._reput.full_disk or self._housekeeping.refusal:
+        if self._closed or self._failure or self._reput.full_disk or self._housekeeping.refusal:
             self._refuse()
         results = self._log.append_batch(messages)
         if results:
@@ -264,6 +265,8 @@ class MessageStore(StoreReader):
     def _refuse(self) -> None:
         if self._closed:
             raise StoreClosedError
+        if self._failure is not None:
+            raise StoreReadOnlyError(str(self._failure)) from self._failure
         refusal = self._reput.full_disk or self._housekeeping.refusal
         if refusal is not None:
             raise refusal

@@ -337,6 +337,34 @@ def test_a_failed_fsync_ends_everything(
     assert again.read(good.physical_offset).body == b"good"
 
 
+@pytest.mark.parametrize("failing", ["consumequeue", "index", "commitbus"])
+def test_a_failed_fsync_of_anything_makes_the_store_read_only(
+    failing: str,
+    open_store: OpenStore,
+    make_message: MakeMessage,
+    faulty_files: Any,
+    store_dir: Path,
+) -> None:
+    """Of queues, index and watermark too; a start afterwards finds every message."""
+    store = open_store(file_system=faulty_files)
+    settle(store, store.put(make_message(KEYS="k")))
+    heard = threading.Event()
+    store.add_failure_listener(lambda _: heard.set())
+    faulty_files.failing_sync = store_dir / failing
+    result = store.put(make_message(KEYS="k"))
+    assert heard.wait(PATIENCE_S)
+    assert isinstance(store.failure, FlushFailedError)
+    for put in (store.put, lambda message: store.put_batch([message])):
+        with pytest.raises(StoreReadOnlyError, match="Input/output error"):
+            put(make_message())
+    assert store.read(result.physical_offset).topic == "TopicA"
+    store.close()
+    faulty_files.failing_sync = None
+    with MessageStore.open(store_dir) as again:
+        assert "after an unclean stop" in again.recovery_summary
+        assert again.max_offset("TopicA", 0) == 2
+
+
 def test_a_full_disk_refuses_messages_until_there_is_room(
     open_store: OpenStore,
     make_message: MakeMessage,
