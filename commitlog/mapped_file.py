@@ -300,7 +300,7 @@ class MappedFile:
         Raises:
             FlushFailedError: It failed; the pages may be lost, so never try again.
         """
-        if self._closed:
+        if self._closed or self._deleted:
             return
         try:
             file = self._open_file()
@@ -309,7 +309,7 @@ class MappedFile:
             finally:
                 self._close_again(file)
         except OSError as error:
-            if self._closed:
+            if self._closed or self._deleted:
                 return
             raise FlushFailedError(self.path, error) from error
 
