@@ -6,12 +6,16 @@ import argparse
 
 from bench.broker import memory_idle, start_to_first_send, unary_send
 from bench.measure import Benchmark, report, run_rounds
+from bench.read import append_to_visible, look_up, recover_and_rebuild
 from bench.store import append_batches, append_one_by_one, sync_flush
 
 BENCHMARKS: dict[str, Benchmark] = {
     "append": append_one_by_one,
     "batch": append_batches,
     "sync-flush": sync_flush,
+    "recovery": recover_and_rebuild,
+    "lookup": look_up,
+    "visible": append_to_visible,
     "send": unary_send,
     "start": start_to_first_send,
     "memory": memory_idle,

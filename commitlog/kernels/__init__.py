@@ -1,6 +1,11 @@
 """Loops over many records, compiled where numba is installed."""
 
-from commitbus.commitlog.kernels.choice import KernelChoice, UnknownKernelsError, kernels
+from commitbus.commitlog.kernels.choice import (
+    KernelChoice,
+    UnknownKernelsError,
+    kernels,
+    ready_kernels,
+)
 from commitbus.commitlog.kernels.columns import (
     DispatchBatch,
     DispatchColumns,
@@ -20,4 +25,5 @@ __all__ = [
     "TopicTable",
     "UnknownKernelsError",
     "kernels",
+    "ready_kernels",
 ]
