@@ -86,7 +86,15 @@ class Housekeeping:
         self._unsealable: set[int] = set()
         self._seal_from = 0
         self._is_loaded = False
-        self._refusal: DiskRatioError | None = None
+        # Recovery may have cut into a file that was sealed: its manifest is void.
+        self._full_at_start = frozenset(
+            file.base_offset
+            for file in log.files.files
+            if file.base_offset + file.size_bytes <= log.flushed_where
+        )
+        self.refusal: DiskRatioError | None = None
+        """Why messages are refused until there is room, None while they are not. No property:
+        every message asks."""
         # Held for one file that is sealed, or for one round of deletions.
         self._guard = threading.Lock()
         self._bell = Doorbell()
@@ -95,11 +103,6 @@ class Housekeeping:
             target=self._run, name="commitbus-housekeeping", daemon=True
         )
         self._look_at_disk()
-
-    @property
-    def refusal(self) -> DiskRatioError | None:
-        """Why messages are refused until there is room, None while they are not."""
-        return self._refusal
 
     def start(self) -> None:
         """Start the thread."""
@@ -167,8 +170,7 @@ class Housekeeping:
     def _load(self) -> None:
         """Read the manifests, once: not at the start, which nothing of this may delay."""
         if not self._is_loaded:
-            files = self._log.files
-            self._sealed.load(files.file_size, frozenset(file.base_offset for file in files.files))
+            self._sealed.load(self._log.files.file_size, self._full_at_start)
             self._is_loaded = True
 
     # Sealing
@@ -194,7 +196,7 @@ class Housekeeping:
     def _is_seal_due(self) -> bool:
         """Return whether the file that is written is to be ended. Never where room is short."""
         files = self._log.files.files
-        if not self._seal_after_ms or not files or self._refusal is not None:
+        if not self._seal_after_ms or not files or self.refusal is not None:
             return False
         stored_at = self._first_store_timestamp(files[-1])
         return stored_at is not None and self._clock.now_ms() - stored_at >= self._seal_after_ms
@@ -260,10 +262,11 @@ class Housekeeping:
         if policy is None:
             return None
         usage = DiskUsage(*self._file_system.disk_usage(self._store / LOG))
-        before, self._refusal = self._refusal, None
+        before, refusal = self.refusal, None
         if is_too_full(policy, usage):
-            self._refusal = DiskRatioError(self._store, usage.used_percent, policy.refuse_percent)
-        if (before is None) != (self._refusal is None):
-            what = "messages are taken again" if self._refusal is None else "messages are refused"
+            refusal = DiskRatioError(self._store, usage.used_percent, policy.refuse_percent)
+        self.refusal = refusal
+        if (before is None) != (refusal is None):
+            what = "messages are taken again" if refusal is None else "messages are refused"
             _logger.warning(what, extra={"disk_used_percent": round(usage.used_percent, 1)})
         return usage

@@ -163,6 +163,27 @@ def test_a_lost_or_damaged_manifest_is_made_again(
     assert sealed(store_dir) == [0, FILE]
 
 
+def test_a_manifest_of_a_file_that_recovery_cut_is_void(
+    open_store: OpenStore, make_message: Make, store_dir: Path
+) -> None:
+    """The file is written anew from there on, and sealed again when it is full."""
+    store = open_store()
+    fill(store, make_message, 2)
+    store.keep_house()
+    store.close()
+    (store_dir / "commitbus" / "watermark").unlink()
+    (store_dir / "abort").touch()
+    log_file = store_dir / "commitlog" / f"{FILE:020}"
+    log_file.write_bytes(log_file.read_bytes()[: FILE // 2].ljust(FILE, b"\0"))
+    store = open_store()
+    assert store.end_offset < 2 * FILE
+    store.keep_house()
+    assert sealed(store_dir) == [0]
+    fill(store, make_message, 1)
+    store.keep_house()
+    assert sealed(store_dir) == [0, FILE]
+
+
 def test_an_operator_can_seal_what_is_written(
     open_store: OpenStore, make_message: Make, store_dir: Path
 ) -> None:
