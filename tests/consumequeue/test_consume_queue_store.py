@@ -394,30 +394,6 @@ def test_deleting_a_topic_removes_its_files_and_no_others(tmp_path: Path) -> Non
     store.close()
 
 
-def test_loading_maps_nothing(tmp_path: Path) -> None:
-    """A look at a hole through a mapping takes memory, and on a full tmpfs kills the process."""
-    store = open_store(tmp_path)
-    store.put([message(n, n + 3) for n in range(30)])
-    store.close()
-    store = open_store(tmp_path)
-    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
-    assert (the_queue(store).min_offset, the_queue(store).max_offset) == (3, 33)
-    assert store.dispatched_to == 30 * RECORD_BYTES
-    store.close()
-
-
-def test_a_topic_that_rocketmq_deleted_and_made_anew(tmp_path: Path) -> None:
-    """It begins at 0 again, so the log has two messages for an offset: the later one counts."""
-    log = [message(n, n) for n in range(15)] + [message(15 + n, n) for n in range(3)]
-    store = open_store(tmp_path)
-    store.put(log)
-    for again in ([], log, log[3:], log[:16], log[10:]):
-        store.put(again)
-        queue = the_queue(store)
-        assert queue.units(QueueOffset(0), 99) == [unit_of(request) for request in log[15:]]
-    store.close()
-
-
 def test_a_process_that_died_between_creating_a_file_and_writing_it_harms_nothing(
     tmp_path: Path,
 ) -> None:
