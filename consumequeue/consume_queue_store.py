@@ -231,7 +231,7 @@ class ConsumeQueueStore:
             queues = list(self._queues.values())
         for queue in queues:
             queue.flush()
-        for directory in directories:
+        for directory in sorted(directories):
             try:
                 self._file_system.sync_directory(directory)
             except FileNotFoundError:
