@@ -150,39 +150,55 @@ class SegmentSummary:
         )
 
 
-def checksum_of(view: memoryview, start: int, end: int, value: int = 0) -> int:
-    """Return the CRC-32 of some bytes of a view, going on from `value`."""
-    for position in range(start, end, BOUNDARY_BYTES):
-        value = crc32(view[position : min(position + BOUNDARY_BYTES, end)], value)
+def checksum_of(
+    path: Path, file_system: FileSystem, go_on: Callable[[], bool] = lambda: True
+) -> int | None:
+    """Return the CRC-32 of a file's bytes, None if `go_on` ended the work.
+
+    Read, not mapped: looking at a hole through a mapping takes memory.
+    """
+    value = 0
+    file = file_system.open(path, writable=False)
+    try:
+        for position in range(0, file.size(), BOUNDARY_BYTES):
+            if not go_on():
+                return None
+            value = crc32(file.pread(BOUNDARY_BYTES, position), value)
+    finally:
+        file.close()
     return value
 
 
-def describe(file: MappedFile, go_on: Callable[[], bool]) -> SealedSegment | None:
+def describe(
+    file: MappedFile, file_system: FileSystem, go_on: Callable[[], bool]
+) -> SealedSegment | None:
     """Return what a full log file holds, its records and their checksums verified.
 
     Args:
-        file: Stays pinned for the time of the call.
+        file: Stays pinned while its records are looked at.
+        file_system: What holds it.
         go_on: Called at each boundary; False ends the work, and None is returned. A place to let
             other threads have their turn: a file may hold a million records.
 
     Raises:
         CorruptRecordError: A record is not intact, or the file is not full.
+        OSError: The file cannot be read, or was deleted meanwhile.
     """
     summary = SegmentSummary(file.base_offset)
-    checksum = covered = 0
     with file.pin(0, file.size_bytes) as view:
         scanner = RecordScanner(view, file.base_offset)
         for checked in scanner:
             position = checked[-1] - checked[0]
-            if summary.add(position, topic=checked[5], store_timestamp=checked[4]):
-                checksum, covered = checksum_of(view, covered, position, checksum), position
-                if not go_on():
-                    return None
+            passed = summary.add(position, topic=checked[5], store_timestamp=checked[4])
+            if passed and not go_on():
+                return None
         stop = scanner.stop
         assert stop is not None, "the scanner ran to its end"
         if stop.kind not in (StopKind.BLANK, StopKind.FILE_END):
             raise CorruptRecordError(file.base_offset + stop.position, stop.reason)
-        checksum = checksum_of(view, covered, file.size_bytes, checksum)
+    checksum = checksum_of(file.path, file_system, go_on)
+    if checksum is None:
+        return None
     return summary.finish(size_bytes=file.size_bytes, records_end=stop.position, checksum=checksum)
 
 

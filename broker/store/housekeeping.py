@@ -146,7 +146,7 @@ class Housekeeping:
             if file is None:
                 return None
             try:
-                segment = describe(file, self._let_others_work)
+                segment = describe(file, self._file_system, self._let_others_work)
             except CorruptRecordError as error:
                 self._unsealable.add(base_offset)
                 _logger.exception("a full log file is damaged", extra={"reason": str(error)})

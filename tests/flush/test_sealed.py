@@ -68,7 +68,7 @@ def log(tmp_path: Path) -> Iterator[CommitLog]:
 def test_a_file_is_described_by_its_records(log: CommitLog) -> None:
     """The description agrees with what the log says of each record, and with the bytes."""
     file = log.files.files[0]
-    segment = describe(file, lambda: True)
+    segment = describe(file, FILES, lambda: True)
     assert segment is not None
     requests, _ = log.dispatch_requests(log.min_offset, log.end_offset, 1000)
     inside = [request for request in requests if request.physical_offset < FILE]
@@ -87,17 +87,17 @@ def test_a_file_is_described_by_its_records(log: CommitLog) -> None:
 def test_describing_can_be_ended_early(log: CommitLog) -> None:
     """Closing a store does not wait for a gigabyte to be read."""
     asked = iter([True, False])
-    assert describe(log.files.files[0], lambda: next(asked)) is None
+    assert describe(log.files.files[0], FILES, lambda: next(asked)) is None
     assert list(asked) == []
 
 
 def test_a_damaged_or_unfinished_file_is_not_described(log: CommitLog) -> None:
     """A manifest vouches for the file."""
     with pytest.raises(CorruptRecordError, match="nothing was written"):
-        describe(log.files.files[1], lambda: True)
+        describe(log.files.files[1], FILES, lambda: True)
     log.files.files[0].buffer[200_000] ^= 1
     with pytest.raises(CorruptRecordError, match="checksum"):
-        describe(log.files.files[0], lambda: True)
+        describe(log.files.files[0], FILES, lambda: True)
 
 
 @given(st.lists(st.tuples(st.integers(1, BOUNDARY_BYTES * 2), st.integers(0, 50)), max_size=30))

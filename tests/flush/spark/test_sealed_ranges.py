@@ -38,7 +38,7 @@ def sealed(tmp_path: Path) -> Iterator[SealedSegment]:
     watermark = DurableWatermark(tmp_path, FILES)
     watermark.publish(log.flushed_where)
     watermark.close()
-    segment = describe(log.files.files[0], lambda: True)
+    segment = describe(log.files.files[0], FILES, lambda: True)
     assert segment is not None
     SealedSegments(tmp_path, FILES).write(segment)
     yield segment
