@@ -597,12 +597,3 @@ def test_a_damaged_file_never_makes_a_query_hang_or_fail(tmp_path: Path, seed: i
     service.put([m for m in messages(16) if m.physical_offset >= service.dispatched_to])
     assert 1500 in service.query("T", "U15", 0, END_OF_TIME, 1000)
     service.close()
-
-
-def test_names_that_are_no_times_are_passed_over(tmp_path: Path) -> None:
-    """RocketMQ passes them over too."""
-    (tmp_path / "notes.txt").write_text("hello")
-    (tmp_path / "lost+found").mkdir()
-    service = open_service(tmp_path)
-    assert service.paths() == []
-    service.close()

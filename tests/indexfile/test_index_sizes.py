@@ -72,3 +72,11 @@ def test_a_file_without_a_key_tells_nothing(tmp_path: Path) -> None:
     for data in (b"", bytes(39), bytes(8440), b"\xff" * 8440, bytes(35) + b"\1" * 9000):
         path.write_bytes(data)
         assert find_sizes(path, FILES, (100, 400)) is None
+
+
+def test_names_that_are_no_times_are_passed_over(tmp_path: Path) -> None:
+    """RocketMQ passes them over too."""
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "lost+found").mkdir()
+    path = make_index(tmp_path, (10, 50), [request(1)])
+    assert path.name.isdecimal()
