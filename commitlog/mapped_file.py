@@ -246,10 +246,15 @@ class MappedFile:
         """Yield (position, bytes) of the chunks from `position` on that are not all zero."""
         file = self._open_file()
         try:
+            starts = []
             while (start := file.next_data(position)) < self.size_bytes:
-                position = min(start + _SCAN_BYTES, self.size_bytes)
+                starts.append(start)
+                position = start + _SCAN_BYTES
+            # All are found before any is read: what the kernel reads ahead into a hole counts as
+            # data from then on, and so the rest of the file would be read, a window at a time.
+            for start in starts:
                 # Not through the mapping: of a queue file that reads page by page from a disk.
-                chunk = file.pread(position - start, start)
+                chunk = file.pread(min(_SCAN_BYTES, self.size_bytes - start), start)
                 if chunk != _SCAN_ZEROS[: len(chunk)]:
                     yield start, chunk
         finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, Self, final
 
@@ -34,6 +35,10 @@ class FetchedUnit(NamedTuple):
     queue_offset: QueueOffset
     physical_offset: PhysicalOffset
     size_bytes: int
+
+
+_new_fetched_unit = partial(tuple.__new__, FetchedUnit)
+"""A fifth of the cost of calling the class, whose `__new__` is written in Python."""
 
 
 @final
@@ -182,15 +187,14 @@ class StoreReader:
                 raise
             # Retention has moved the beginning since it was looked at.
             return self.fetch(topic, queue_id, queue_offset, max_count, tags_codes)
-        found: list[FetchedUnit] = []
-        next_offset = start
-        for physical_offset, size_bytes, tags_code in units:
-            if tags_codes is None or tags_code in tags_codes:
-                found.append(FetchedUnit(QueueOffset(next_offset), physical_offset, size_bytes))
-            next_offset += 1
-            if len(found) == max_count:
-                break
-        return FetchResult(found, QueueOffset(next_offset))
+        found = [
+            _new_fetched_unit((offset, physical_offset, size_bytes))
+            for offset, (physical_offset, size_bytes, tags_code) in enumerate(units, start)
+            if tags_codes is None or tags_code in tags_codes
+        ]
+        if len(found) < max_count:
+            return FetchResult(found, QueueOffset(start + len(units)))
+        return FetchResult(found[:max_count], QueueOffset(found[max_count - 1].queue_offset + 1))
 
     def offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset:
         """Return the first queue offset whose message was stored at or after a time.
