@@ -73,6 +73,7 @@ class IndexService:
         # kill can come between two keys of one message.
         self._entries_there = 0
         self._last_full_timestamp = 0
+        self._has_removed = False
         self._closed = False
 
     def load(self) -> None:
@@ -210,7 +211,7 @@ class IndexService:
                 self._remove(0)
 
     def flush(self) -> None:
-        """Make everything put before the call durable.
+        """Make everything put before the call durable, and what was removed.
 
         Raises:
             FlushFailedError: The operating system could not.
@@ -219,8 +220,11 @@ class IndexService:
             with self._lock:
                 files = list(self._files)
                 full = [file for file in files if file.is_full]
+                has_removed, self._has_removed = self._has_removed, False
             for file in files:
                 file.flush()
+            if has_removed:
+                self._sync_directories()
             if full:
                 self._last_full_timestamp = full[-1].header.end_timestamp
 
@@ -381,6 +385,7 @@ class IndexService:
         file = self._files.pop(position)
         file.close()
         self._file_system.remove(file.path)
+        self._has_removed = True
 
 
 def _end_of(requests: DispatchBatch) -> PhysicalOffset:
