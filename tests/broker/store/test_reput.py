@@ -14,6 +14,7 @@ from commitbus.broker.store import reput as module
 from commitbus.broker.store.reput import Arrival, DispatchedTo, Reput, ReputFailedError, arrivals_of
 from commitbus.commitlog.clock import SystemClock
 from commitbus.commitlog.errors import CorruptRecordError, DiskFullError, StoreError
+from commitbus.commitlog.kernels import DispatchColumns
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
 
 PATIENCE_S = 20
@@ -56,7 +57,8 @@ class FakeTarget:
         self.is_full = False
         self.refused = threading.Event()
 
-    def put(self, requests: Sequence[DispatchRequest]) -> None:
+    def put(self, requests: Sequence[DispatchRequest] | DispatchColumns) -> None:
+        assert not isinstance(requests, DispatchColumns), "the fake log gives no columns"
         if self.is_full:
             self.refused.set()
             raise DiskFullError(Path("somewhere"), 1)
