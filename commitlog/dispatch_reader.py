@@ -19,12 +19,14 @@ _TOPICS_MAX: Final = 100_000
 class DispatchReader:
     """Follows the records of a log, one thread at a time."""
 
-    __slots__ = ("_log", "_topics")
+    __slots__ = ("_count", "_log", "_topics")
 
     def __init__(self, log: CommitLog) -> None:
         """Read `log`, which may be appended to meanwhile."""
         self._log = log
         self._topics = TopicTable()
+        self._count = 0
+        """Of the newest batch."""
 
     def read(
         self, start: PhysicalOffset, end: PhysicalOffset, max_count: int
@@ -58,11 +60,12 @@ class DispatchReader:
         base = PhysicalOffset(start - start % file_size)
         length = min(file_size, end - base)
         with self._log.pin(base, length) as view:
-            chosen = kernels(max_count)
+            chosen = kernels(self._count)
             records = chosen.scan(
                 view, base, start - base, self._topics, max_records=max_count, verify_crc=False
             )
-            if len(records):
+            self._count = len(records)
+            if self._count:
                 columns = chosen.dispatch(view, base, records)
                 return columns, columns.end_offset
             stop = stop_at(view, base, start - base, verify_crc=False)

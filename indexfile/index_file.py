@@ -172,7 +172,7 @@ class IndexFile:
         store_timestamps = store_timestamps[:count]
         # Valid once the header counts them: what a process killed in between leaves, slots at or
         # above the count, nothing follows.
-        new_slots = kernels(count).append_index_entries(
+        new_slots = kernels(0).append_index_entries(
             self._view,
             slot_count=self.slot_count,
             start=start,

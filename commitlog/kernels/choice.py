@@ -74,7 +74,7 @@ class KernelChoice:
         self._may_load = not forced and importlib.util.find_spec("numba") is not None
 
     def kernels(self, records: int) -> Kernels:
-        """Return what to read the next batch with, about `records` records. Safe on any thread."""
+        """Return what to read on with after `records` more records. Safe on any thread."""
         if self._may_load:
             with self._lock:
                 self._records += records
@@ -109,7 +109,7 @@ def _choice() -> KernelChoice:
 
 
 def kernels(records: int) -> Kernels:
-    """Return this process's kernels for a batch of about `records` records.
+    """Return this process's kernels; `records` more were read since the last call.
 
     Raises:
         UnknownKernelsError: The environment asks for what cannot be had.
