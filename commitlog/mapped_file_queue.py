@@ -127,6 +127,7 @@ class MappedFileQueue:
         Raises:
             NotAStoreError: A file has an alien name or another size.
             StoreDamagedError: A file between two others is missing.
+            FlushFailedError: The last file could not be made durable.
         """
         sizes = {
             path: _size_of(path, self.file_system)
@@ -145,6 +146,11 @@ class MappedFileQueue:
                 file.close()
             raise
         self.files = tuple(files)
+        if self.policy.writable and files:
+            # A process may have died between making a file and syncing its name and size.
+            self._directory_dirty = True
+            if not self.policy.grow:
+                files[-1].flush()
 
     def _is_unfinished(self, path: Path, size: int) -> bool:
         return size < self.file_size and _is_zero(path, self.file_system)

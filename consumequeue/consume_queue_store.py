@@ -156,6 +156,9 @@ class ConsumeQueueStore:
         """
         assert self._writable
         with self._lock:
+            # Nor may the process that died have synced the names that lead to its queues.
+            self._new_names_in |= {self._directory / topic for topic, _ in self._queues}
+            self._new_names_in |= {self._directory, self._directory.parent}
             for key, queue in list(self._queues.items()):
                 queue.truncate(end)
                 self._forget_if_empty(key)

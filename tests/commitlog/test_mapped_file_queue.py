@@ -247,6 +247,18 @@ def test_a_failed_directory_sync_is_a_failed_flush(
     assert caught.value.path == queue.directory
 
 
+@pytest.mark.parametrize("grow", [False, True])
+def test_names_that_a_dead_process_did_not_sync_are_synced(
+    grow: bool, open_queue: Callable[..., MappedFileQueue], faulty: Any
+) -> None:
+    """It may have been killed between making a file and making it durable."""
+    filled(open_queue(grow=grow), 2).close()
+    queue = open_queue(grow=grow)
+    faulty.synced.clear()
+    queue.flush(0, 1)
+    assert faulty.synced == ["queue", file_name(0)]
+
+
 def test_files_are_dropped_one_by_one(
     open_queue: Callable[..., MappedFileQueue], faulty: Any
 ) -> None:

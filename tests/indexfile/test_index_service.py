@@ -533,6 +533,21 @@ def test_a_failed_flush_is_told(tmp_path: Path) -> None:
     service.close()
 
 
+@pytest.mark.parametrize("operation", ["sync_data", "sync_directory"])
+def test_what_was_cut_stays_cut(tmp_path: Path, operation: str) -> None:
+    """The next flush makes it durable: other messages may lie where the removed ones lay."""
+    file_system = FailingFileSystem()
+    service = open_service(tmp_path / "index", file_system)
+    service.put(messages(100))
+    service.flush()
+    service.truncate(PhysicalOffset(500))
+    file_system.fails = {operation: errno.EIO}
+    with pytest.raises(FlushFailedError):
+        service.flush()
+    file_system.fails = {}
+    service.close()
+
+
 def test_a_new_file_has_a_durable_name_before_it_has_entries(tmp_path: Path) -> None:
     """A power cut that kept the next file and lost this one would leave a gap."""
     file_system = FailingFileSystem()
