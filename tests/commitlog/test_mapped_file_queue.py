@@ -247,13 +247,13 @@ def test_a_failed_directory_sync_is_a_failed_flush(
     assert caught.value.path == queue.directory
 
 
-@pytest.mark.parametrize("grow", [False, True])
+@pytest.mark.parametrize("policy", [{"grow": False}, {"grow": True}], ids=str)
 def test_names_that_a_dead_process_did_not_sync_are_synced(
-    grow: bool, open_queue: Callable[..., MappedFileQueue], faulty: Any
+    policy: dict[str, bool], open_queue: Callable[..., MappedFileQueue], faulty: Any
 ) -> None:
     """It may have been killed between making a file and making it durable."""
-    filled(open_queue(grow=grow), 2).close()
-    queue = open_queue(grow=grow)
+    filled(open_queue(**policy), 2).close()
+    queue = open_queue(**policy)
     faulty.synced.clear()
     queue.flush(0, 1)
     assert faulty.synced == ["queue", file_name(0)]

@@ -386,47 +386,6 @@ def test_files_that_were_flushed_are_not_looked_at_again(tmp_path: Path) -> None
     service.close()
 
 
-def test_of_files_that_end_at_the_trusted_time_only_the_first_was_flushed(tmp_path: Path) -> None:
-    """While a clock that was set back catches up, every message has the same store timestamp."""
-    service = open_service(tmp_path)
-    requests = [request._replace(store_timestamp=START_MS) for request in messages(100)]
-    service.put(requests[:50])
-    service.flush()
-    trusted, flushed = service.last_full_timestamp, len(service.paths()) - 1
-    service.put(requests[50:])
-    paths = service.paths()
-    assert (trusted, flushed < len(paths) - 2) == (START_MS, True)
-    service.close()
-    # What a power cut left of the first file behind: its header, and zeros for its last entries.
-    with paths[flushed].open("r+b") as file:
-        file.seek(-100, 2)
-        file.write(bytes(100))
-    service = open_service(tmp_path)
-    service.discard_after(trusted)
-    service.put(requests)
-    assert all(service.query("T", f"U{n}", 0, END_OF_TIME, 9) for n in range(100))
-    service.close()
-
-
-@pytest.mark.parametrize("entries", [0, 7])
-def test_a_file_without_its_size_and_entries_was_never_used(tmp_path: Path, entries: int) -> None:
-    """A process that dies between the header and the room for entries leaves 40 bytes."""
-    service = open_service(tmp_path)
-    service.put([message(0)])
-    (path,) = service.paths()
-    service.close()
-    header = bytearray(path.read_bytes()[:HEADER_BYTES])
-    header[36:40] = entries.to_bytes(4, "big")
-    path.write_bytes(header)
-    if entries:
-        with pytest.raises(NotAStoreError, match="40 bytes"):
-            open_service(tmp_path)
-    else:
-        service = open_service(tmp_path)
-        assert service.paths() == []
-        service.close()
-
-
 def test_a_put_over_what_a_kill_left_follows_no_invalid_slot(tmp_path: Path) -> None:
     """A slot that leads to an entry beyond the count counts as empty: no chain becomes a ring."""
     service = open_service(tmp_path)

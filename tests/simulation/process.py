@@ -1,0 +1,202 @@
+"""One life of a broker's store process on a simulated disk, and what is checked about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, final
+
+from commitbus.broker.store import ownership, start
+from commitbus.broker.store.check import check_store
+from commitbus.broker.store.config import StoreConfig
+from commitbus.broker.store.message_store import MessageStore
+from commitbus.commitlog.commit_log import CommitLog
+from commitbus.commitlog.record_format import encode_properties
+from commitbus.commitlog.types import Host, OutgoingMessage, PhysicalOffset, QueueOffset
+from commitbus.flush.policy import FlushMode, FlushPolicy
+from tests.simulation.disk import Disk, Inode
+from tests.simulation.files import Faults, SimulatedFileSystem
+from tests.simulation.oracle import Found, QueueKey
+from tests.simulation.scheduler import START_MS, Scheduler, SimulatedClock, SimulationError
+
+STORE: Final = Path("/simulated/store")
+_HOST: Final = Host.parse("10.1.2.3", 4567)
+_FETCH_MAX: Final = 1000
+
+
+def store_config(mode: FlushMode, *, log_file_bytes: int = 1 << 14, **changes: Any) -> StoreConfig:
+    """Files so small that a few messages fill several."""
+    settings: dict[str, Any] = {
+        "log_file_bytes": log_file_bytes,
+        "queue_file_bytes": 400,
+        "index_slots": 20,
+        "index_entries": 80,
+        "max_body_bytes": log_file_bytes // 2,
+        "flush": FlushPolicy(mode, interval_ms=200, pending_bytes_max=1 << 14),
+        "checkpoint_interval_ms": 300,
+    }
+    return StoreConfig(**(settings | changes))
+
+
+def message(queue: QueueKey, body: bytes, key: str) -> OutgoingMessage:
+    """Return a message that can be found by `key` and by a tag."""
+    properties = {"UNIQ_KEY": f"u-{key}", "KEYS": key, "TAGS": key[-1]}
+    return OutgoingMessage(*queue, body, encode_properties(properties), START_MS, _HOST)
+
+
+@final
+class Process:
+    """The store's process: a scheduler, a clock, a file system, until it ends or dies."""
+
+    def __init__(self, disk: Disk, scheduler: Scheduler, faults: Faults, start_ms: int) -> None:
+        self.disk, self.scheduler, self.faults = disk, scheduler, faults
+        self.clock = SimulatedClock(scheduler, start_ms)
+        self.files = SimulatedFileSystem(disk, scheduler, faults)
+        scheduler.on_death = disk.detach
+
+    def run(self, function: Callable[[], None]) -> bool:
+        """Run it; return whether it ended by itself. Raises what went wrong."""
+        try:
+            with _stores_seen(self.disk):
+                return self.scheduler.run(function)
+        finally:
+            # A dead process holds nothing.
+            ownership._held.discard(STORE)
+
+    def open(self, config: StoreConfig) -> MessageStore:
+        """Open the store."""
+        return MessageStore.open(STORE, config, clock=self.clock, file_system=self.files)
+
+    def remove_derived(self) -> None:
+        """Remove the consume queues and the index, which the log tells all about."""
+        for path, _ in list(self.disk.files()):
+            if {"consumequeue", "index"} & set(path.parts):
+                self.files.remove(Path("/") / path)
+
+    def check(self, config: StoreConfig) -> None:
+        """Verify a store that was closed, as `commitbus check` does.
+
+        Raises:
+            SimulationError: It has problems.
+        """
+        report = check_store(STORE, config=config, file_system=self.files)
+        if not report.was_closed_cleanly:
+            raise SimulationError("the abort file is there after a close")
+        if report.problems or report.not_in_index or report.not_in_queue:
+            raise SimulationError(f"commitbus check: {report.to_json()}")
+
+
+def found_in(store: MessageStore, key: QueueKey, start_at: int = 0) -> list[Found]:
+    """Return the messages of a queue as a consumer gets them.
+
+    Raises:
+        SimulationError: The queue is not dense, or a record is another queue's.
+    """
+    found: list[Found] = []
+    units = store.fetch(*key, QueueOffset(start_at), _FETCH_MAX).units
+    for expected, unit in enumerate(units, start_at):
+        record = store.read(unit.physical_offset)
+        facts = (record.topic, record.queue_id, record.queue_offset, record.size_bytes)
+        if facts != (*key, expected, unit.size_bytes) or unit.queue_offset != expected:
+            raise SimulationError(f"{key} at queue offset {expected}: {unit} leads to {facts}")
+        found.append(Found(record.body, unit.physical_offset, unit.size_bytes, expected))
+    return found
+
+
+def all_found(store: MessageStore) -> dict[QueueKey, list[Found]]:
+    """Return the messages of every queue."""
+    return {key: found_in(store, key) for key in store.queues()}
+
+
+def check_watermark(disk: Disk, log_file_bytes: int, start_at: int, end: int) -> None:
+    """Hold the watermark against what is durable on the disk.
+
+    Raises:
+        SimulationError: A power cut would take bytes below it.
+    """
+    files = {path.name: inode for path, inode in disk.files() if "commitlog" in path.parts}
+    for base in range(start_at - start_at % log_file_bytes, end, log_file_bytes):
+        inode = files.get(f"{base:020d}")
+        low, high = max(start_at - base, 0), min(end - base, log_file_bytes)
+        if inode is not None and not _is_durable(inode, low, high):
+            raise SimulationError(f"the watermark is {end}, ahead of the disk in file {base}")
+
+
+def _is_durable(inode: Inode, low: int, high: int) -> bool:
+    if inode.durable_meta.size < high:
+        return False
+    page_bytes = inode.page_bytes
+    for number in range(low // page_bytes, -(-high // page_bytes)):
+        history = inode.pages.get(number)
+        start = number * page_bytes
+        durable = history.durable if history else inode.page_of(inode.durable_content, number)
+        first, last = max(low - start, 0), min(high - start, page_bytes)
+        if durable[first:last] != inode.cache[start + first : start + last]:
+            return False
+    return True
+
+
+def derived_files(disk: Disk) -> dict[str, list[bytes]]:
+    """Return the bytes of the consume queues by path, and of the index files in order."""
+    derived: dict[str, list[bytes]] = {}
+    for path, inode in disk.files():
+        if "consumequeue" in path.parts:
+            derived[str(path)] = [bytes(inode.cache)]
+        elif "index" in path.parts:
+            derived.setdefault("index", []).append(bytes(inode.cache))
+    return derived
+
+
+@contextmanager
+def _stores_seen(disk: Disk) -> Iterator[None]:
+    """Let the disk see stores that `start.write_again` makes of bytes that are there already.
+
+    A kernel notes them; a comparison of bytes cannot.
+    """
+    original = start.write_again
+
+    def write_again(log: CommitLog, durable_watermark: PhysicalOffset) -> None:
+        original(_WatchedLog(log, disk), durable_watermark)  # type: ignore[arg-type]  # it has what is used
+
+    start.write_again = write_again
+    try:
+        yield
+    finally:
+        start.write_again = original
+
+
+@final
+class _WatchedLog:
+    """A log for `write_again` alone: all it touches of the files is seen."""
+
+    def __init__(self, log: CommitLog, disk: Disk) -> None:
+        self.min_offset, self.end_offset = log.min_offset, log.end_offset
+        self.files = self
+        self.flush = log.files.flush
+        self._disk, self._log = disk, log
+
+    def __iter__(self) -> Iterator[_WatchedFile]:
+        directory = self._disk.directory(PurePosixPath("simulated", "store", "commitlog"))
+        for file in self._log.files.files:
+            inode = directory.entries[file.path.name]
+            assert isinstance(inode, Inode)
+            yield _WatchedFile(file.base_offset, file.size_bytes, inode)
+
+
+@final
+class _WatchedFile:
+    def __init__(self, base_offset: int, size_bytes: int, inode: Inode) -> None:
+        self.base_offset, self.size_bytes = base_offset, size_bytes
+        self.buffer = self
+        self._inode = inode
+
+    def __getitem__(self, position: int) -> int:
+        return self._inode.cache[position]
+
+    def __setitem__(self, position: int, value: int) -> None:
+        inode = self._inode
+        inode.cache[position] = value
+        inode.observe()
+        number = position // inode.page_bytes
+        inode.add_version(number, inode.page_of(inode.cache, number))
