@@ -232,12 +232,13 @@ class BrokerConfig:
         ),
     )
     disk_force_percent: int = field(
-        default=85,
+        default=100,
         metadata=_doc(
             unit="percent of the disk in use, 100 for never",
-            reason="RocketMQ's default: from here on the oldest files go, expired or not",
-            danger="on a disk that others fill, messages go that are still wanted; with 100 sends "
-            "are refused instead",
+            reason="never: what is acknowledged and unexpired is not deleted because somebody else "
+            "fills the disk; sends are refused instead",
+            danger="with RocketMQ's 85, on a disk that is 85 % full already, every message goes "
+            "within seconds of its file's end",
             aliases=("diskSpaceCleanForciblyRatio",),
         ),
     )

@@ -60,6 +60,8 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         server.terminate()
         assert server.wait(timeout=30) == 0
+        assert server.stdout is not None
+        server.stdout.close()
 
 
 def mqadmin(address: str, *arguments: str) -> None:
