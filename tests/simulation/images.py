@@ -17,7 +17,7 @@ from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.errors import FlushFailedError
 from commitbus.flush.policy import FlushMode
-from tests.simulation.disk import CrashState, Disk
+from tests.simulation.disk import PAGE_BYTES, CrashState, Disk
 from tests.simulation.files import Faults
 from tests.simulation.oracle import Found, Oracle, QueueKey
 from tests.simulation.process import Process, all_found, derived_files, message, store_config
@@ -156,10 +156,12 @@ def config_of(mode: FlushMode) -> StoreConfig:
     return store_config(mode, log_file_bytes=1 << 13, max_body_bytes=4000)
 
 
-def record(history: History, mode: FlushMode, seed: int) -> list[Crash]:
+def record(
+    history: History, mode: FlushMode, seed: int, *, page_bytes: int = PAGE_BYTES
+) -> list[Crash]:
     """Run a history to its end; return all its moments."""
     scheduler = Scheduler(f"{history.__name__} {mode} {seed}", switch_probability=0.2)
-    process = Process(Disk(), scheduler, Faults(), START_MS)
+    process = Process(Disk(page_bytes), scheduler, Faults(), START_MS)
     oracle = Oracle(is_sync=mode is FlushMode.SYNC_FLUSH)
     crashes: list[Crash] = []
 
@@ -174,7 +176,13 @@ def record(history: History, mode: FlushMode, seed: int) -> list[Crash]:
 
 
 def crash_everywhere(
-    history: History, mode: FlushMode, *, seed: int, per_moment_max: int, in_all_max: int
+    history: History,
+    mode: FlushMode,
+    *,
+    seed: int,
+    per_moment_max: int,
+    in_all_max: int,
+    page_bytes: int = PAGE_BYTES,
 ) -> Counts:
     """Recover every disk that a power cut may leave of a history.
 
@@ -184,12 +192,13 @@ def crash_everywhere(
         seed: Of the schedule, and of the choice where there are too many disks.
         per_moment_max: A moment with more disks than this is sampled.
         in_all_max: Disks that are recovered, spread evenly over the moments.
+        page_bytes: What reaches the disk whole: a page, or a sector.
 
     Raises:
         SimulationError: One of them breaks a promise.
     """
     rng = repeatable(f"disks of {history.__name__} {mode} {seed}")
-    crashes = record(history, mode, seed)
+    crashes = record(history, mode, seed, page_bytes=page_bytes)
     counts = Counts(moments=len(crashes))
     found: dict[int, tuple[Disk, Oracle]] = {}
     for state, oracle in crashes:
@@ -343,3 +352,46 @@ def power_cut_after_failed_sync(seed: int) -> None:
     rng = repeatable(seed)
     for left in second.disk.state().disks(rng, 8):
         recover(left, oracle.copy(), config, derive_anew=False)
+
+
+def equal_sizes(script: Script) -> None:
+    """Messages that could take each other's place."""
+    script.open()
+    for _ in range(6):
+        script.put(500, wait=False)
+    script.pause(0.5)
+
+
+def lost_stays_lost(seed: int) -> None:
+    """Cut the power, put a message into the place of one that was lost, and kill the process.
+
+    The record that lay behind the lost one, and was cut with it, must not be a message again.
+
+    Raises:
+        SimulationError: It is.
+    """
+    mode = FlushMode.ASYNC_FLUSH
+    config = config_of(mode)
+    rng = repeatable(seed)
+    for state, promised in record(equal_sizes, mode, seed, page_bytes=512)[-40:]:
+        disk, oracle = state.sample(rng), promised.copy()
+        # Nobody else runs before the kill: the rest of the file is not warmed.
+        first = Process(disk, Scheduler(seed, switch_probability=0.0), Faults(), START_MS)
+
+        def put(process: Process = first, oracle: Oracle = oracle) -> None:
+            script = Script(process, oracle, config)
+            script.number = 5000
+            script.open()
+            script.put(500, wait=False)
+            process.scheduler.die()
+
+        first.run(put)
+        second = Process(disk, Scheduler(seed), Faults(), START_MS + _LATER_MS)
+
+        def check(process: Process = second, oracle: Oracle = oracle) -> None:
+            store = process.open(config)
+            oracle.recovered(all_found(store), store.end_offset, power_cut=False)
+            store.close()
+            process.check(config)
+
+        second.run(check)

@@ -28,6 +28,7 @@ from commitbus.flush.watermark import DurableWatermark
 from commitbus.indexfile.index_service import IndexService
 from tests.simulation.images import (
     crash_everywhere,
+    lost_stays_lost,
     power_cut_after_failed_sync,
     unacknowledged,
 )
@@ -66,9 +67,14 @@ def find(bug: Bug, patch: pytest.MonkeyPatch) -> int | None:
 
 
 def crash_images(seed: int) -> None:
-    """Recover what power cuts leave of a few messages that nobody waited for."""
+    """Recover what power cuts leave of a few messages that nobody waited for, sector by sector."""
     crash_everywhere(
-        unacknowledged, FlushMode.ASYNC_FLUSH, seed=seed, per_moment_max=32, in_all_max=40
+        unacknowledged,
+        FlushMode.ASYNC_FLUSH,
+        seed=seed,
+        per_moment_max=32,
+        in_all_max=40,
+        page_bytes=512,
     )
 
 
@@ -127,7 +133,7 @@ def _wrong_truncation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery._Recovery, "_find_end", find_end)
 
 
-@_bug("the bytes behind a cut are not zeroed", seed=17)
+@_bug("the bytes behind a cut are not zeroed", hunt=lost_stays_lost)
 def _cut_bytes_not_zeroed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MappedFile, "zero_from", lambda *_: False)
 

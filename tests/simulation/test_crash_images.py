@@ -13,6 +13,7 @@ from tests.simulation.images import (
     batches,
     crash_everywhere,
     killed_between_any_two_lines,
+    lost_stays_lost,
     one_by_one,
     power_cut_after_failed_sync,
     record,
@@ -24,7 +25,14 @@ from tests.simulation.scheduler import repeatable
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.__name__)
 def test_every_promise_survives_a_power_cut(history: History, mode: FlushMode) -> None:
     """At every operation on a file, whatever subset of what was not synced is left."""
-    counts = crash_everywhere(history, mode, seed=0, per_moment_max=32, in_all_max=25)
+    counts = crash_everywhere(
+        history,
+        mode,
+        seed=0,
+        per_moment_max=32,
+        in_all_max=25,
+        page_bytes=4096 if mode is FlushMode.SYNC_FLUSH else 512,
+    )
     assert counts.moments > 40
     assert counts.exhausted > 10
     assert counts.disks > 100
@@ -35,7 +43,10 @@ def test_every_promise_survives_a_power_cut(history: History, mode: FlushMode) -
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.__name__)
 def test_every_subset_of_a_short_history_is_recovered(history: History, mode: FlushMode) -> None:
     """All subsets wherever they are at most 256, and many more of the longer histories."""
-    crash_everywhere(history, mode, seed=1, per_moment_max=256, in_all_max=300)
+    for page_bytes in (512, 4096):
+        crash_everywhere(
+            history, mode, seed=1, per_moment_max=256, in_all_max=200, page_bytes=page_bytes
+        )
 
 
 @pytest.mark.parametrize("history", [one_by_one, batches], ids=["one_by_one", "batches"])
@@ -50,6 +61,11 @@ def test_a_kill_between_any_two_lines_loses_nothing(history: History) -> None:
 def test_what_a_failed_sync_left_in_memory_is_written_again(seed: int) -> None:
     """The next start makes durable what it found, whatever the kernel takes for clean."""
     power_cut_after_failed_sync(seed)
+
+
+def test_what_was_lost_stays_lost() -> None:
+    """Intact records behind a cut do not come back when the gap before them is filled."""
+    lost_stays_lost(0)
 
 
 def test_a_history_has_the_same_moments_each_time() -> None:

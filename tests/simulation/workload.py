@@ -408,11 +408,12 @@ class Life:
 
     def _check_failed(self, store: MessageStore) -> None:
         """After a failed flush of the log nothing is acknowledged any more."""
-        durable_before = store.durable_watermark
         try:
             store.wait_durable(PhysicalOffset(store.end_offset), 5.0)
         except FlushFailedError:
-            if store.durable_watermark != durable_before:
+            durable = store.durable_watermark
+            self.process.scheduler.sleep(1.0)
+            if store.durable_watermark != durable:
                 raise SimulationError("a flush succeeded after one had failed") from None
             sent = self.oracle.sending(("TopicA", 0), [b"999999"])
             try:
