@@ -45,7 +45,7 @@ def test_every_subset_of_a_short_history_is_recovered(history: History, mode: Fl
     """All subsets wherever they are at most 256, and many more of the longer histories."""
     for page_bytes in (512, 4096):
         crash_everywhere(
-            history, mode, seed=1, per_moment_max=256, in_all_max=200, page_bytes=page_bytes
+            history, mode, seed=1, per_moment_max=256, in_all_max=50, page_bytes=page_bytes
         )
 
 
