@@ -89,7 +89,7 @@ class BrokerConfig:
         default="",
         metadata=_doc(
             unit="host:port",
-            reason="empty: clients are told the address we listen on",
+            reason="empty: each client is told the address that it used itself",
             danger="clients connect to exactly this address after their first call; one that they "
             "cannot reach leaves them without a broker",
         ),
@@ -227,7 +227,7 @@ class BrokerConfig:
         metadata=_doc(
             unit="percent of the disk in use, 100 for never",
             reason="RocketMQ's default: from here on expired files go at any hour",
-            danger="a high one leaves little time before unexpired files go",
+            danger="a high one leaves little room before sends are refused",
             aliases=("diskMaxUsedSpaceRatio",),
         ),
     )
