@@ -1,8 +1,8 @@
 """Finding out how many slots and entries an index file was made with.
 
 A file does not say: its header has neither number, and its size, 40 + 4 * slots + 20 * entries, is
-that of many pairs. What tells is the last entry, which names the message that the header ends with
-and to which its slot leads.
+that of many pairs. What tells are the last entries: the very last names the message that the header
+ends with, and the slot of each leads to it or to a later one.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ ENTRIES_PER_SLOT: Final = 4
 """In RocketMQ's own numbers, 5,000,000 slots and 20,000,000 entries."""
 _OFFSET_POSITION: Final = 4
 """Of the physical offset in an entry."""
+_TELLING_ENTRIES: Final = 64
+"""With fewer, the last entries torn by a power cut make other numbers look right: the entries before
+them belong to the same message."""
 _SCAN_BYTES: Final = 1 << 20
 _GUESSES_MAX: Final = 1 << 12
 """Bounds the work on a file whose bytes look like the last entry in many places."""
@@ -68,18 +71,24 @@ def sizes_by_ratio(size: int) -> tuple[int, int] | None:
 
 
 def _fits(file: File, size: int, header: IndexHeader, slots: int, entries: int) -> bool:
-    """Whether the last entry is what the header says, and its slot leads to it."""
+    """Whether the last entry is what the header says, and the slots lead to the last ones."""
     last = header.index_count - 1
     if size != index_file_bytes(slots, entries) or last >= entries:
         return False
-    position = HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * last
-    key_hash, physical_offset, _, previous = ENTRY.unpack(file.pread(ENTRY_BYTES, position))
-    if physical_offset != header.end_physical_offset or key_hash < 0 or not 0 <= previous < last:
+    first = max(1, last + 1 - _TELLING_ENTRIES)
+    position = HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * first
+    found = list(ENTRY.iter_unpack(file.pread(ENTRY_BYTES * (last + 1 - first), position)))
+    if found[-1][1] != header.end_physical_offset:
         return False
-    slot = HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
-    head: int = SLOT.unpack(file.pread(SLOT_BYTES, slot))[0]
-    # A killed process may leave a slot that leads to an entry which never became valid.
-    return last <= head < entries
+    for index, (key_hash, _, _, previous) in enumerate(found, first):
+        if key_hash < 0 or not 0 <= previous < index:
+            return False
+        slot = HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
+        head: int = SLOT.unpack(file.pread(SLOT_BYTES, slot))[0]
+        # A killed process may leave a slot that leads to an entry which never became valid.
+        if not index <= head < entries:
+            return False
+    return True
 
 
 def _guesses(file: File, size: int, header: IndexHeader) -> Iterator[tuple[int, int]]:

@@ -66,6 +66,20 @@ def test_what_a_size_alone_suggests_is_not_believed(tmp_path: Path) -> None:
         assert find_sizes(path, FILES, configured) == (5, 419)
 
 
+def test_a_torn_end_is_not_taken_for_other_sizes(tmp_path: Path) -> None:
+    """A power cut took the last two entries; the one before them is of the same message.
+
+    With two entries more and ten slots less it would be the last one.
+    """
+    messages = [request(n)._replace(keys=f"a{n} b{n} c{n}") for n in range(20)]
+    path = make_index(tmp_path / "index", (20, 80), messages)
+    data = bytearray(path.read_bytes())
+    end = 40 + 4 * 20 + 20 * 61
+    data[end - 40 : end] = bytes(40)
+    path.write_bytes(data)
+    assert find_sizes(path, FILES, (20, 80)) is None
+
+
 def test_a_file_without_a_key_tells_nothing(tmp_path: Path) -> None:
     """Nor does one that was never filled, or is damaged."""
     path = tmp_path / "file"
