@@ -2,7 +2,8 @@
 
 A file does not say: its header has neither number, and its size, 40 + 4 * slots + 20 * entries, is
 that of many pairs. What tells are the last entries: the very last names the message that the header
-ends with, and the slot of each leads to it or to a later one.
+ends with, the slot of each leads to it or to a later one, and the one before in the same slot is of
+the same slot.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ ENTRIES_PER_SLOT: Final = 4
 _OFFSET_POSITION: Final = 4
 """Of the physical offset in an entry."""
 _TELLING_ENTRIES: Final = 64
-"""With fewer, the last entries torn by a power cut make other numbers look right: the entries before
-them belong to the same message."""
+"""One is not enough: where a power cut took the last ones, those before them are of the same
+message, and make other numbers look right."""
 _SCAN_BYTES: Final = 1 << 20
 _GUESSES_MAX: Final = 1 << 12
 """Bounds the work on a file whose bytes look like the last entry in many places."""
@@ -83,6 +84,10 @@ def _fits(file: File, size: int, header: IndexHeader, slots: int, entries: int) 
     for index, (key_hash, _, _, previous) in enumerate(found, first):
         if key_hash < 0 or not 0 <= previous < index:
             return False
+        if previous:
+            before = HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * previous
+            if ENTRY.unpack(file.pread(ENTRY_BYTES, before))[0] % slots != key_hash % slots:
+                return False
         slot = HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
         head: int = SLOT.unpack(file.pread(SLOT_BYTES, slot))[0]
         # A killed process may leave a slot that leads to an entry which never became valid.

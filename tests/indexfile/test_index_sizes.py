@@ -9,6 +9,7 @@ import pytest
 from commitbus.commitlog.clock import SystemClock
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
+from commitbus.indexfile.index_format import HEADER, IndexHeader, index_file_bytes
 from commitbus.indexfile.index_service import IndexService
 from commitbus.indexfile.index_sizes import find_sizes, sizes_by_ratio
 
@@ -66,16 +67,22 @@ def test_what_a_size_alone_suggests_is_not_believed(tmp_path: Path) -> None:
         assert find_sizes(path, FILES, configured) == (5, 419)
 
 
-def test_a_torn_end_is_not_taken_for_other_sizes(tmp_path: Path) -> None:
-    """A power cut took the last two entries; the one before them is of the same message.
+@pytest.mark.parametrize("number", range(5, 20))
+def test_a_torn_end_is_not_taken_for_other_sizes(tmp_path: Path, number: int) -> None:
+    """A power cut kept the slots, but not the last entries nor the header that counts them.
 
-    With two entries more and ten slots less it would be the last one.
+    The last two entries that it counts are lost, and the one before them is of the same message:
+    with two entries more and ten slots less it would be the last one.
     """
     messages = [request(n)._replace(keys=f"a{n} b{n} c{n}") for n in range(20)]
     path = make_index(tmp_path / "index", (20, 80), messages)
     data = bytearray(path.read_bytes())
-    end = 40 + 4 * 20 + 20 * 61
-    data[end - 40 : end] = bytes(40)
+    header = IndexHeader(*HEADER.unpack_from(data))
+    counted = 1 + 3 * (number + 1)
+    end_offset = 100 * number
+    HEADER.pack_into(data, 0, *header._replace(index_count=counted, end_physical_offset=end_offset))
+    end = index_file_bytes(20, counted)
+    data[end - 40 :] = bytes(len(data) - end + 40)
     path.write_bytes(data)
     assert find_sizes(path, FILES, (20, 80)) is None
 
