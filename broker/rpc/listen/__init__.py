@@ -1,0 +1,1 @@
+"""From an address to a byte stream: listening sockets, PROXY protocol, TLS or plaintext."""
