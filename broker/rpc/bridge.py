@@ -18,26 +18,16 @@ end, and all of Exchange, Inlet and Outlet by trio's. Nothing here knows gRPC or
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
-from math import inf
-from typing import Any, Self, TypeVarTuple, cast, final
+from collections.abc import Callable
+from typing import Any, Self, TypeVarTuple, final
 
 import trio
 from google.protobuf.message import Message
 
-from commitbus.broker.rpc.call import Call, RpcError, StatusCode
-from commitbus.broker.rpc.method import Method, MethodKind
-from commitbus.broker.rpc.outcome import deadline_exceeded, refusal, shutting_down
+from commitbus.broker.rpc.call import RpcError, StatusCode
+from commitbus.broker.rpc.exchange import MESSAGE_COST_BYTES, SEND_WINDOW_BYTES
 
 Arguments = TypeVarTuple("Arguments")
-
-Outcome = bytes | RpcError | None
-"""How a call ended: the one response, a status, or (after a response stream) nothing to add."""
-
-SEND_WINDOW_BYTES = 256 * 1024
-"""A response stream waits once this much was given to the transport and is not yet written."""
-MESSAGE_COST_BYTES = 256
-"""What a message counts beyond its bytes, so that endless empty ones cannot pile up either."""
 
 
 @final
@@ -158,135 +148,3 @@ class Inlet:
         item, self._item, self._arrived = self._item, None, trio.Event()
         self._to_loop.put(self._read_on)
         return item
-
-
-@final
-class Exchange:
-    """One call on the trio side: its handler, its cancel scope, its one outcome."""
-
-    __slots__ = (
-        *("_arguments", "_call", "_crew", "_finish", "_method", "_outlet", "_scope"),
-        "_server_stops",
-    )
-
-    def __init__(
-        self,
-        method: Method,
-        call: Call,
-        request: Message | Inlet,
-        *,
-        outlet: Outlet | None,
-        crew: Crew,
-        finish: Callable[[Outcome], None],
-    ) -> None:
-        """`finish` is told the outcome exactly once, on trio's thread."""
-        self._method, self._call, self._outlet = method, call, outlet
-        self._arguments = (request, call) if outlet is None else (request, call, outlet.send)
-        self._crew, self._finish = crew, finish
-        self._scope: trio.CancelScope | None = None
-        self._server_stops = False
-
-    @property
-    def is_unary(self) -> bool:
-        """Return whether the client sends one request and waits for one response."""
-        return self._method.kind is MethodKind.UNARY
-
-    def start(self) -> None:
-        """Run the handler: here and now if it need not wait, else in a task."""
-        if self._crew.dismissed:
-            self._end(shutting_down())
-            return
-        handler: Callable[..., object] = self._method.handler
-        try:
-            result = handler(*self._arguments)
-            outcome = self._encode(result) if isinstance(result, Message) else None
-        except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
-            self._end(refusal(error, self._call))
-            return
-        if outcome is not None:
-            self._end(outcome)
-            return
-        deadline_s = self._call.deadline_s
-        self._scope = trio.CancelScope(deadline=inf if deadline_s is None else deadline_s)
-        self._crew.start(self, self._run, self._scope, cast("Awaitable[object]", result))
-
-    def cancel(self) -> None:
-        """Cancel the handler, because nobody waits for it any more."""
-        if self._scope is not None:
-            self._scope.cancel()
-
-    def dismiss(self) -> None:
-        """Cancel the handler, because the server stops; the client is told so."""
-        self._server_stops = True
-        self.cancel()
-
-    async def _run(self, scope: trio.CancelScope, result: Awaitable[object]) -> None:
-        outcome: Outcome = shutting_down()
-        try:
-            with scope:
-                outcome = self._encode(await result)
-            if scope.cancelled_caught and not self._server_stops:
-                outcome = deadline_exceeded()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
-            outcome = refusal(error, self._call)
-        finally:
-            self._crew.finished(self)
-            self._end(outcome)
-
-    def _encode(self, result: object) -> bytes | None:
-        if self._method.kind.streams_responses:
-            assert result is None, f"{self._call.method} sends its responses, it returns none"
-            return None
-        expected = self._method.response_type
-        assert isinstance(result, expected), f"{self._call.method} returned {type(result)}"
-        return result.SerializeToString()
-
-    def _end(self, outcome: Outcome) -> None:
-        if self._outlet is not None:
-            self._outlet.close()
-        self._finish(outcome)
-
-
-@final
-class Crew:
-    """The handlers at work, and how their work is brought to an end. Trio's thread only."""
-
-    def __init__(self, nursery: trio.Nursery) -> None:
-        self.dismissed = False
-        self._nursery = nursery
-        self._running: set[Exchange] = set()
-        self._unary_count = 0
-        self._fewer = trio.Event()
-
-    def start(
-        self,
-        exchange: Exchange,
-        run: Callable[[*Arguments], Awaitable[None]],
-        *arguments: *Arguments,
-    ) -> None:
-        """Run a handler that must wait in a task of its own."""
-        self._running.add(exchange)
-        self._unary_count += exchange.is_unary
-        self._nursery.start_soon(run, *arguments)
-
-    def finished(self, exchange: Exchange) -> None:
-        """Note that a handler's task has ended."""
-        self._running.discard(exchange)
-        self._unary_count -= exchange.is_unary
-        if self._unary_count == 0:
-            self._fewer.set()
-            self._fewer = trio.Event()
-
-    async def drain(self, grace_s: float) -> None:
-        """Wait for the unary handlers, at most this long; then cancel all that are left.
-
-        Streams are not waited for: long polls and telemetry end only by being ended.
-        """
-        with trio.move_on_after(grace_s):
-            while self._unary_count:
-                await self._fewer.wait()
-        self.dismissed = True
-        for exchange in list(self._running):
-            exchange.dismiss()
-        while self._running:
-            await self._fewer.wait()

@@ -15,24 +15,13 @@ from typing import NoReturn, TypeAlias, final
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
+from google.protobuf.message import Message
 
 from commitbus.broker.rpc.address import ListenError, peer_address, why_not_listening
-from commitbus.broker.rpc.bridge import (
-    SEND_WINDOW_BYTES,
-    Crew,
-    Exchange,
-    Hop,
-    Inlet,
-    Outcome,
-    Outlet,
-    cost_bytes,
-)
+from commitbus.broker.rpc.bridge import Hop, Inlet, Outlet, cost_bytes
 from commitbus.broker.rpc.call import Call, RpcError, StatusCode
+from commitbus.broker.rpc.exchange import SEND_WINDOW_BYTES, Crew, Exchange, Outcome, parse
 from commitbus.broker.rpc.method import Method, MethodKind
-from commitbus.broker.rpc.proto.pool import POOL
 
 GrpcMethods: TypeAlias = "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -137,8 +126,8 @@ class CallCarrier:
             self._to_loop.put(set_result, answer, outcome)
 
         call = self._describe(method, context)
-        exchange = Exchange(method, call, request, outlet=None, crew=self._crew, finish=finish)
-        self._to_trio.put(exchange.start)
+        exchange = Exchange(method, call, crew=self._crew, finish=finish)
+        self._to_trio.put(exchange.start, request, call)
         try:
             outcome = await answer
         except asyncio.CancelledError:
@@ -156,11 +145,12 @@ class CallCarrier:
         outlet = Outlet(self._to_loop, writes.put_nowait)
 
         def finish(outcome: Outcome) -> None:
+            outlet.close()
             self._to_loop.put(writes.put_nowait, outcome)
 
         call = self._describe(method, context)
-        exchange = Exchange(method, call, request, outlet=outlet, crew=self._crew, finish=finish)
-        self._to_trio.put(exchange.start)
+        exchange = Exchange(method, call, crew=self._crew, finish=finish)
+        self._to_trio.put(exchange.start, request, call, outlet.send)
         try:
             outcome = await self._write_all(writes, outlet, context)
         except BaseException:
@@ -223,7 +213,7 @@ class CallCarrier:
 
 @final
 class GrpcioServer:
-    """The gRPC server: its port, its health and its end. Loop thread only, but for the events."""
+    """The gRPC server: its port and its end. Loop thread only, but for the events."""
 
     def __init__(self, methods: Sequence[Method], address: str, limits: Limits) -> None:
         """Made inside the running loop."""
@@ -241,16 +231,6 @@ class GrpcioServer:
             maximum_concurrent_rpcs=self._limits.concurrent_calls_max,
         )
         carrier.offer(self._methods, server)
-        # grpc-stubs does not know the asyncio halves of these two packages.
-        health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined] # see above
-        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-        services = {method.service for method in self._methods}
-        for service in services:
-            await health_servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
-        reflector = reflection.aio.ReflectionServicer  # type: ignore[attr-defined] # see above
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
-            reflector(services | describe_own_services(), pool=POOL), server
-        )
         try:
             port = server.add_insecure_port(self._address)
         except RuntimeError:
@@ -258,31 +238,10 @@ class GrpcioServer:
         await server.start()
         started(port)
         await self.drain_begins.wait()
-        await health_servicer.enter_graceful_shutdown()
         refusing = asyncio.create_task(server.stop(DRAIN_MAX_S))
         await self.drain_ended.wait()
         await server.stop(LAST_WORDS_S)
         await refusing
-
-
-def describe_own_services() -> set[str]:
-    """Return the names of the services that every server has, and make reflection find them.
-
-    It looks everything up in one pool, so they go where our methods are.
-    """
-    names = set()
-    for module in (health_pb2, reflection_pb2):
-        POOL.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
-        names |= {service.full_name for service in module.DESCRIPTOR.services_by_name.values()}
-    return names
-
-
-def parse(method: Method, data: bytes) -> Message | RpcError:
-    """Return the request, or the status for bytes that are none."""
-    try:
-        return method.request_type.FromString(data)
-    except DecodeError:
-        return RpcError(StatusCode.INTERNAL, "the request message cannot be parsed")
 
 
 async def abort(context: Context, error: RpcError) -> NoReturn:

@@ -15,9 +15,11 @@ from typing import final
 import trio
 
 from commitbus.broker.rpc.address import ListenError, split_address
-from commitbus.broker.rpc.bridge import Crew, Hop
+from commitbus.broker.rpc.bridge import Hop
+from commitbus.broker.rpc.exchange import Crew
 from commitbus.broker.rpc.grpcio_server import CallCarrier, GrpcioServer, Limits
 from commitbus.broker.rpc.method import Method
+from commitbus.broker.rpc.standard_services import with_standard_services
 
 MAX_MESSAGE_BYTES = 130 * 1024 * 1024
 """RocketMQ's limit for one request message."""
@@ -53,6 +55,7 @@ async def serve(
         ListenError: the address is malformed, taken, or not this machine's.
     """
     split_address(listen)
+    health, methods = with_standard_services(methods)
     limits = Limits(max_message_bytes, concurrent_calls_max)
     failure: ListenError | None = None
     async with trio.open_nursery() as nursery:
@@ -66,6 +69,7 @@ async def serve(
         except ListenError as error:
             failure = error
         finally:
+            health.stop_serving()
             with trio.CancelScope(shield=True):
                 await loop_thread.stop(drain_grace_s)
     if failure is not None:

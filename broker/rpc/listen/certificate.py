@@ -117,8 +117,8 @@ def load_context(certificate: Path, key: Path) -> ssl.SSLContext:
 def self_signed_context() -> ssl.SSLContext:
     """Return a context with a new key and a certificate that nobody vouches for.
 
-    It is for clients that do not verify, as RocketMQ's do by default. P-256, because a handshake
-    then costs the server a twentieth of what it costs with RSA.
+    It is for clients that do not verify, as RocketMQ's for Java, Go and Node do not. P-256, because
+    a handshake then costs the server a fraction of what it costs with RSA.
     """
     context = new_context()
     # OpenSSL takes a certificate from a file only; this one is nobody else's to read.

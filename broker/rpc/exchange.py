@@ -1,0 +1,178 @@
+"""The life of a call, whatever carries it: its handler, its cancel scope, its one outcome.
+
+A handler that need not wait is run by `begin` alone. One that must wait becomes an `Exchange`: a
+task with a scope that ends with the deadline, with the client, or with the server. The `Crew` knows
+all of them, so that a server that stops can wait for some and cancel the rest.
+
+Everything here belongs to trio's thread. Nothing here knows gRPC or HTTP/2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import Any, TypeVarTuple, cast, final
+
+import trio
+from google.protobuf.message import DecodeError, Message
+
+from commitbus.broker.rpc.call import Call, RpcError, StatusCode
+from commitbus.broker.rpc.method import Method, MethodKind
+from commitbus.broker.rpc.outcome import deadline_exceeded, refusal, shutting_down
+
+Arguments = TypeVarTuple("Arguments")
+
+Outcome = bytes | RpcError | None
+"""How a call ended: the one response, a status, or (after a response stream) nothing to add."""
+
+SEND_WINDOW_BYTES = 256 * 1024
+"""A response stream waits once this much was given to the transport and is not yet written."""
+MESSAGE_COST_BYTES = 256
+"""What a message counts beyond its bytes, so that endless empty ones cannot pile up either."""
+
+
+def parse(method: Method, data: bytes | memoryview) -> Message | RpcError:
+    """Return the request, or the status for bytes that are none."""
+    try:
+        # The stubs know bytes only; the parser takes any buffer.
+        return method.request_type.FromString(cast("bytes", data))
+    except DecodeError:
+        return RpcError(StatusCode.INTERNAL, "the request message cannot be parsed")
+
+
+def begin(
+    method: Method, call: Call, arguments: tuple[Any, ...]
+) -> bytes | RpcError | Awaitable[object]:
+    """Call the handler; return the outcome if it is known at once, else what to await for it."""
+    handler: Callable[..., object] = method.handler
+    try:
+        result = handler(*arguments)
+        if isinstance(result, method.response_type):
+            return _encode(method, result)
+        if isinstance(result, Message):
+            _encode(method, result)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
+        return refusal(error, call)
+    return cast("Awaitable[object]", result)
+
+
+def _encode(method: Method, result: object) -> bytes:
+    assert not method.kind.streams_responses, f"{method.path} sends its responses, returns none"
+    assert isinstance(result, method.response_type), f"{method.path} returned {type(result)}"
+    return result.SerializeToString()
+
+
+@final
+class Exchange:
+    """A call whose handler must wait: a task, its scope, and the outcome it ends with."""
+
+    __slots__ = ("_call", "_crew", "_finish", "_method", "_scope", "_server_stops")
+
+    def __init__(
+        self,
+        method: Method,
+        call: Call,
+        *,
+        crew: Crew,
+        finish: Callable[[Outcome], None],
+    ) -> None:
+        """`finish` is told the outcome exactly once."""
+        self._method, self._call = method, call
+        self._crew, self._finish = crew, finish
+        self._scope: trio.CancelScope | None = None
+        self._server_stops = False
+
+    @property
+    def is_unary(self) -> bool:
+        """Return whether the client sends one request and waits for one response."""
+        return self._method.kind is MethodKind.UNARY
+
+    def start(self, *arguments: Any) -> None:  # noqa: ANN401 - whatever the handler takes
+        """Run the handler: here and now if it need not wait, else in a task."""
+        if self._crew.dismissed:
+            self._finish(shutting_down())
+            return
+        answer = begin(self._method, self._call, arguments)
+        if isinstance(answer, bytes | RpcError):
+            self._finish(answer)
+        else:
+            self.wait_for(answer)
+
+    def wait_for(self, answer: Awaitable[object]) -> None:
+        """Await what the handler returned in a task of its own."""
+        deadline_s = self._call.deadline_s
+        self._scope = trio.CancelScope(deadline=inf if deadline_s is None else deadline_s)
+        self._crew.start(self, self._run, self._scope, answer)
+
+    def cancel(self) -> None:
+        """Cancel the handler, because nobody waits for it any more."""
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def dismiss(self) -> None:
+        """Cancel the handler, because the server stops; the client is told so."""
+        self._server_stops = True
+        self.cancel()
+
+    async def _run(self, scope: trio.CancelScope, answer: Awaitable[object]) -> None:
+        outcome: Outcome = shutting_down()
+        try:
+            with scope:
+                result = await answer
+                if self._method.kind.streams_responses:
+                    assert result is None, f"{self._method.path} returned {type(result)}"
+                    outcome = None
+                else:
+                    outcome = _encode(self._method, result)
+            if scope.cancelled_caught and not self._server_stops:
+                outcome = deadline_exceeded()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
+            outcome = refusal(error, self._call)
+        finally:
+            self._crew.finished(self)
+            self._finish(outcome)
+
+
+@final
+class Crew:
+    """The handlers at work, and how their work is brought to an end."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.dismissed = False
+        self._nursery = nursery
+        self._running: set[Exchange] = set()
+        self._unary_count = 0
+        self._fewer = trio.Event()
+
+    def start(
+        self,
+        exchange: Exchange,
+        run: Callable[[*Arguments], Awaitable[None]],
+        *arguments: *Arguments,
+    ) -> None:
+        """Run a handler that must wait in a task of its own."""
+        self._running.add(exchange)
+        self._unary_count += exchange.is_unary
+        self._nursery.start_soon(run, *arguments)
+
+    def finished(self, exchange: Exchange) -> None:
+        """Note that a handler's task has ended."""
+        self._running.discard(exchange)
+        self._unary_count -= exchange.is_unary
+        if self._unary_count == 0:
+            self._fewer.set()
+            self._fewer = trio.Event()
+
+    async def drain(self, grace_s: float) -> None:
+        """Wait for the unary handlers, at most this long; then cancel all that are left.
+
+        Streams are not waited for: long polls and telemetry end only by being ended.
+        """
+        with trio.move_on_after(grace_s):
+            while self._unary_count:
+                await self._fewer.wait()
+        self.dismissed = True
+        for exchange in list(self._running):
+            exchange.dismiss()
+        while self._running:
+            await self._fewer.wait()
