@@ -11,10 +11,12 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from difflib import get_close_matches
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, cast, final
 
 from commitbus.broker.address import join_host_port, split_host_port
+from commitbus.broker.rpc.listen.tls_mode import TlsMode
 from commitbus.commitlog.retention import NEVER_PERCENT, parse_delete_hours
 from commitbus.commitlog.types import Host
 from commitbus.flush.policy import FlushMode
@@ -33,6 +35,16 @@ class ConfigError(ValueError):
     def __init__(self, key: str, reason: str, *, source: str = "") -> None:
         self.key, self.reason, self.source = key, reason, source
         super().__init__(f"{source}: {key}: {reason}" if source else f"{key}: {reason}")
+
+
+@final
+class Transport(StrEnum):
+    """What carries the calls."""
+
+    GRPCIO = "grpcio"
+    """gRPC's own server: plaintext on TCP."""
+    TRIO = "trio"
+    """HTTP/2 on trio: TLS, the PROXY protocol and a Unix socket as well."""
 
 
 @final
@@ -92,6 +104,61 @@ class BrokerConfig:
             reason="empty: each client is told the address that it used itself",
             danger="clients connect to exactly this address after their first call; one that they "
             "cannot reach leaves them without a broker",
+        ),
+    )
+    transport: Transport = field(
+        default=Transport.GRPCIO,
+        metadata=_doc(
+            unit="grpcio or trio",
+            reason="gRPC's own server, the conservative choice",
+            danger="grpcio knows neither TLS nor the PROXY protocol nor Unix sockets",
+        ),
+    )
+    tls_mode: TlsMode = field(
+        default=TlsMode.PERMISSIVE,
+        metadata=_doc(
+            unit="disabled, permissive or enforcing",
+            reason="as in RocketMQ: the same port takes TLS and plaintext, as the client begins; "
+            "grpcio takes plaintext only",
+            danger="permissive lets a client talk in plaintext that should not: with enforcing it "
+            "is refused",
+        ),
+    )
+    tls_certificate: Path | None = field(
+        default=None,
+        metadata=_doc(
+            unit="path of a PEM file, the server's certificate first",
+            reason="empty: a self-signed one for each process, as in RocketMQ; its Java, Go and "
+            "Node clients verify none. A changed file counts from the next connection on",
+            danger="a client that does verify, the Python one with tls_enable, refuses a "
+            "self-signed one",
+            aliases=("tlsCertPath",),
+        ),
+    )
+    tls_key: Path | None = field(
+        default=None,
+        metadata=_doc(
+            unit="path of a PEM file, not encrypted",
+            reason="empty: the key is in the certificate's file",
+            danger="who can read it can pretend to be this broker",
+            aliases=("tlsKeyPath",),
+        ),
+    )
+    proxy_protocol: bool = field(
+        default=False,
+        metadata=_doc(
+            unit="true or false",
+            reason="off: whether there is a proxy in front cannot be guessed",
+            danger="on, connections to listen without its header are refused, and who can connect "
+            "past the proxy can claim any address",
+        ),
+    )
+    unix_socket: Path | None = field(
+        default=None,
+        metadata=_doc(
+            unit="path",
+            reason="empty: none; else a socket beside listen, for clients on this machine",
+            danger="everyone in the process's group may connect; some 100 bytes at most",
         ),
     )
     metrics_port: int = field(
@@ -278,7 +345,9 @@ class BrokerConfig:
         _require(
             "advertise", not self.advertise.endswith(":0"), "must name a port, 0 cannot be reached"
         )
-        _require("store_directory", "\0" not in str(self.store_directory), "must be a path")
+        for name in ("store_directory", "tls_certificate", "tls_key", "unix_socket"):
+            _require(name, "\0" not in str(getattr(self, name)), "must be a path")
+        self._check_transport()
         for name in ("broker_name", "cluster_name"):
             _require(name, _is_name(getattr(self, name)), "must be a name without blanks")
         _require("metrics_port", -1 <= self.metrics_port <= 65535, "must be a port, or -1 for off")
@@ -296,6 +365,15 @@ class BrokerConfig:
             f"must hold a message of max_body_bytes ({self.max_body_bytes}) with its properties",
         )
         _checked("delete_when", self.delete_when, parse_delete_hours)
+
+    def _check_transport(self) -> None:
+        _require("tls_key", not self.tls_key or bool(self.tls_certificate), "lacks tls_certificate")
+        if self.transport is Transport.GRPCIO:
+            # Set and ignored, each of these would be believed to be in force.
+            for name in ("tls_certificate", "proxy_protocol", "unix_socket"):
+                _require(name, not getattr(self, name), "needs transport = trio")
+            enforcing = self.tls_mode is TlsMode.ENFORCING
+            _require("tls_mode", not enforcing, "enforcing needs transport = trio")
 
     @property
     def listen_host(self) -> str:
@@ -405,12 +483,17 @@ def _suggestion(key: str) -> str:
 def _converted(name: str, key: str, value: object, source: str) -> object:
     """Return a TOML value as the field's type."""
     default = next(entry.default for entry in fields(BrokerConfig) if entry.name == name)
-    if isinstance(default, FlushMode):
-        modes = ", ".join(FlushMode)
-        if not isinstance(value, str) or value not in list(FlushMode):
-            raise ConfigError(key, f"must be one of {modes}, not {value!r}", source=source)
-        return FlushMode(value)
-    if isinstance(default, Path) and isinstance(value, str | Path) and str(value):
+    if isinstance(default, StrEnum):
+        words = list(type(default))
+        if not isinstance(value, str) or value not in words:
+            raise ConfigError(
+                key, f"must be one of {', '.join(words)}, not {value!r}", source=source
+            )
+        return type(default)(value)
+    # A path that may be missing: None is its default, and an empty text in a file.
+    if default is None and value in ("", None):
+        return None
+    if isinstance(default, Path | None) and isinstance(value, str | Path) and str(value):
         return Path(value)
     # bool is an int to Python, but `metrics_port = true` is a mistake.
     if type(value) is not type(default):

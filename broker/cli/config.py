@@ -40,4 +40,4 @@ def _comment(doc: Doc) -> list[str]:
 
 def _toml(value: object) -> str:
     # JSON's texts, numbers and booleans are TOML's as well.
-    return json.dumps(str(value) if isinstance(value, Path) else value)
+    return json.dumps(str(value or "") if isinstance(value, Path | None) else value)

@@ -18,9 +18,10 @@ import trio
 
 from commitbus.broker.cli.output import EXIT_OK, CommandError
 from commitbus.broker.cli.progress import progress_bar
-from commitbus.broker.config import BrokerConfig, ConfigError, load_config
+from commitbus.broker.config import BrokerConfig, ConfigError, Transport, load_config
 from commitbus.broker.log_format import set_up_logging
 from commitbus.broker.rpc.address import ListenError
+from commitbus.broker.rpc.listen.certificate import CertificateError
 from commitbus.commitlog.errors import StoreError
 from commitbus.flush.policy import FlushMode
 
@@ -45,6 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--listen", metavar="HOST:PORT", help=f"{defaults.listen} if not given; port 0: a free one")
     add("--advertise", metavar="HOST:PORT", help="the address that clients are told")
+    add("--transport", choices=list(Transport), help="what carries the calls")
+    add("--tls-certificate", metavar="FILE", help="PEM; a self-signed one if not given")
+    add("--tls-key", metavar="FILE", help="PEM; in the certificate's file if not given")
+    add("--unix-socket", metavar="PATH", help="listen here as well, for clients on this machine")
     add("--flush", choices=_FLUSH_MODES, help="when a send is answered: once it is durable, or not")
     add("--metrics-port", type=int, metavar="N", help="serve Prometheus metrics; 0: a free port")
     add(
@@ -83,7 +88,7 @@ def raise_open_files_limit() -> None:
 
 def _explanation(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return what to say about the first thing that went wrong, or `group` if it is our mistake."""
-    expected, unexpected = group.split((StoreError, ListenError, OSError))
+    expected, unexpected = group.split((StoreError, ListenError, CertificateError, OSError))
     if unexpected is not None or expected is None:
         return group
     error: BaseException = expected
@@ -97,6 +102,10 @@ def _config(options: argparse.Namespace) -> BrokerConfig:
         "store_directory": options.store_directory,
         "listen": options.listen,
         "advertise": options.advertise,
+        "transport": options.transport,
+        "tls_certificate": options.tls_certificate,
+        "tls_key": options.tls_key,
+        "unix_socket": options.unix_socket,
         "flush_mode": _FLUSH_MODES.get(options.flush),
         "metrics_port": options.metrics_port,
         "auto_create_topics": options.auto_create_topics,

@@ -10,9 +10,11 @@ import pytest
 from commitbus.broker.config import (
     BrokerConfig,
     ConfigError,
+    Transport,
     load_config,
     setting_docs,
 )
+from commitbus.broker.rpc.listen.tls_mode import TlsMode
 from commitbus.flush.policy import FlushMode
 
 
@@ -122,13 +124,23 @@ def test_a_setting_cannot_be_given_twice_under_two_names() -> None:
         ("log_file_bytes", 1000, "must hold a message"),
         ("log_file_bytes", 2**31, "to 2147483647"),
         ("flush_interval_ms", 0, "from 1"),
+        ("transport", "http", "one of grpcio, trio"),
+        ("tls_mode", "on", "one of disabled, permissive, enforcing"),
+        ("tls_mode", "enforcing", "needs transport = trio"),
+        ("tls_key", "server.key", "lacks tls_certificate"),
+        ("tlsCertPath", "server.pem", "needs transport = trio"),
+        ("proxy_protocol", True, "needs transport = trio"),
+        ("unix_socket", "broker.sock", "needs transport = trio"),
+        ("unix_socket", "a\0b", "must be a path"),
+        ("unix_socket", 1, "must be a text"),
+        ("tls_certificate", False, "must be a text"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused(key: str, value: object, reason: str) -> None:
     """The error names the setting and says what it should be."""
     with pytest.raises(ConfigError, match=reason) as caught:
         BrokerConfig().with_changes({key: value})
-    assert caught.value.key == key
+    assert caught.value.key == {"tlsCertPath": "tls_certificate"}.get(key, key)
 
 
 @pytest.mark.parametrize("text", ["= 1", "a = \xff"])
@@ -180,3 +192,30 @@ def test_a_path_that_no_file_system_takes_is_refused() -> None:
     """U+0000 ends a name."""
     with pytest.raises(ConfigError, match="store_directory: must be a path"):
         BrokerConfig(store_directory=Path("a\0b"))
+
+
+def test_what_the_trio_transport_offers_can_be_set(tmp_path: Path) -> None:
+    """With RocketMQ's names for the files; the same transport takes an empty text for none."""
+    path = tmp_path / "broker.toml"
+    path.write_text(
+        'transport = "trio"\n'
+        'tls_mode = "enforcing"\n'
+        'tlsCertPath = "server.pem"\n'
+        'tlsKeyPath = "server.key"\n'
+        "proxy_protocol = true\n"
+        'unix_socket = ""\n'
+    )
+    assert load_config(path) == BrokerConfig(
+        transport=Transport.TRIO,
+        tls_mode=TlsMode.ENFORCING,
+        tls_certificate=Path("server.pem"),
+        tls_key=Path("server.key"),
+        proxy_protocol=True,
+        unix_socket=None,
+    )
+
+
+@pytest.mark.parametrize("mode", [TlsMode.DISABLED, TlsMode.PERMISSIVE])
+def test_grpcio_takes_the_modes_that_allow_plaintext(mode: TlsMode) -> None:
+    """It offers nothing else, and neither of them promises more."""
+    assert BrokerConfig(tls_mode=mode).transport is Transport.GRPCIO
