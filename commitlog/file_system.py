@@ -173,6 +173,9 @@ class _RealFile:
                 raise
             return self.size()
 
+    def next_hole(self, position: int) -> int:
+        return os.lseek(self._fd, position, os.SEEK_HOLE)
+
     def map(self, length: int) -> Mapping:
         return _RealMapping(self._fd, length, writable=self._writable)
 

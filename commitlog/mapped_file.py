@@ -246,17 +246,14 @@ class MappedFile:
         """Yield (position, bytes) of the chunks from `position` on that are not all zero."""
         file = self._open_file()
         try:
-            starts = []
-            while (start := file.next_data(position)) < self.size_bytes:
-                starts.append(start)
-                position = start + _SCAN_BYTES
-            # All are found before any is read: what the kernel reads ahead into a hole counts as
-            # data from then on, and so the rest of the file would be read, a window at a time.
-            for start in starts:
-                # Not through the mapping: of a queue file that reads page by page from a disk.
-                chunk = file.pread(min(_SCAN_BYTES, self.size_bytes - start), start)
-                if chunk != _SCAN_ZEROS[: len(chunk)]:
-                    yield start, chunk
+            # All are found before any is read, and none reaches into a hole: what the kernel reads
+            # ahead there counts as data from then on, and so the rest of the file would be read.
+            for begin, end in list(self._extents(file, position)):
+                for start in range(begin, end, _SCAN_BYTES):
+                    # Not through the mapping: of a queue file that reads page by page from a disk.
+                    chunk = file.pread(min(_SCAN_BYTES, end - start), start)
+                    if chunk != _SCAN_ZEROS[: len(chunk)]:
+                        yield start, chunk
         finally:
             self._close_again(file)
 
@@ -373,6 +370,12 @@ class MappedFile:
 
     def _open_file(self) -> File:
         return self._file or self._file_system.open(self.path, writable=self._policy.writable)
+
+    def _extents(self, file: File, position: int) -> Iterator[tuple[int, int]]:
+        """Yield from where to where at or behind `position` anything was ever written."""
+        while (begin := file.next_data(position)) < self.size_bytes:
+            position = min(file.next_hole(begin), self.size_bytes)
+            yield begin, position
 
     def _close_again(self, file: File) -> None:
         if file is not self._file:

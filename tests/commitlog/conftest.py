@@ -42,6 +42,7 @@ class FaultyFile:
         return self._file.size()
 
     def pread(self, length: int, position: int) -> bytes:
+        self._owner.bytes_read += length
         return self._file.pread(length, position)
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
@@ -60,6 +61,9 @@ class FaultyFile:
 
     def next_data(self, position: int) -> int:
         return self._file.next_data(position)
+
+    def next_hole(self, position: int) -> int:
+        return self._file.next_hole(position)
 
     def map(self, length: int) -> Mapping:
         self._owner.check("map", self.path)
@@ -83,6 +87,7 @@ class FaultyFileSystem:
         self.failing: dict[str, int] = {}
         self.synced: list[str] = []
         self.open_files = 0
+        self.bytes_read = 0
 
     def check(self, operation: str, path: Path) -> None:
         if number := self.failing.get(operation):

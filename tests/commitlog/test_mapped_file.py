@@ -124,6 +124,24 @@ def test_the_end_of_the_data_is_found_and_zeroed(file: MappedFile) -> None:
     assert not any(bytes(file.buffer[11:]))
 
 
+def test_looking_for_the_end_reads_nothing_that_was_never_written(
+    tmp_path: Path, faulty: Any
+) -> None:
+    """Two small pieces in a large file: the holes around them are passed over."""
+    path = tmp_path / file_name(0)
+    with path.open("wb") as plain:
+        plain.write(b"a")
+        plain.seek(SIZE)
+        plain.write(b"b")
+        plain.truncate(4 * SIZE)
+    file = MappedFile(path, 4 * SIZE, file_system=faulty, policy=GROWING)
+    assert list(file.data_chunks(1))[-1][0] == SIZE
+    assert file.end_of_data(0) == SIZE + 1
+    # Whole blocks, of which the largest on any file system that is used have 64 KiB.
+    assert faulty.bytes_read <= 4 * (64 << 10)
+    file.close()
+
+
 def test_zeroing_takes_no_room_on_the_disk(tmp_path: Path, faulty: Any) -> None:
     """A cut takes one unit from each of 10,000 queues: that must not allocate their files."""
     file = MappedFile.create(tmp_path / file_name(0), SIZE, file_system=faulty, policy=GROWING)

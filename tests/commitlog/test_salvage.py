@@ -40,6 +40,9 @@ class Bytes:
         rest = self.data[position:]
         return position + len(rest) - len(rest.lstrip(b"\0"))
 
+    def next_hole(self, position: int) -> int:
+        raise AssertionError
+
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
         raise AssertionError
 

@@ -192,6 +192,9 @@ class SimulatedFile:
         rest = self.inode.cache[position:]
         return position + len(rest) - len(rest.lstrip(b"\0"))
 
+    def next_hole(self, position: int) -> int:
+        return position + len(self.inode.cache[position:].rstrip(b"\0"))
+
     def map(self, length: int) -> SimulatedMapping:
         assert length <= len(self.inode.cache), "a store beyond the end of a file is SIGBUS"
         return SimulatedMapping(self._owner.disk, self.inode, length, writable=self._writable)

@@ -94,7 +94,7 @@ class _FaultyFile:
         self.path = file.path
         self.size, self.pread, self.pwrite = file.size, file.pread, file.pwrite
         self.truncate, self.map, self.close = file.truncate, file.map, file.close
-        self.next_data = file.next_data
+        self.next_data, self.next_hole = file.next_data, file.next_hole
 
     def allocate(self, position: int, length: int) -> None:
         full = self._faults.full_below
