@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -69,8 +70,13 @@ def make_directory(store: Path, file_system: FileSystem) -> None:
     while not file_system.exists(path):
         missing.append(path)
         path = path.parent
-    file_system.make_directories(store / LOG)
+    # Somebody may have been killed after making `path` and before its name was durable. Who is not
+    # allowed to look at what is above did not make it.
+    with suppress(PermissionError):
+        file_system.sync_directory(path.parent)
+    # One by one: whenever this ends, only the last one may still lack its name.
     for made in reversed(missing):
+        file_system.make_directories(made)
         file_system.sync_directory(made.parent)
 
 

@@ -10,6 +10,10 @@ import pytest
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.layout import make_directory, sizes_on_disk, tree_bytes
 from commitbus.commitlog.file_system import RealFileSystem
+from tests.simulation.disk import Disk
+from tests.simulation.files import Faults, SimulatedFileSystem
+from tests.simulation.process import Process
+from tests.simulation.scheduler import Scheduler
 
 FILES = RealFileSystem()
 CONFIG = StoreConfig(log_file_bytes=4096, queue_file_bytes=200, index_slots=7, index_entries=9)
@@ -69,3 +73,23 @@ def test_directories_are_made_once_and_sizes_summed(tmp_path: Path) -> None:
     write(store / "y" / "z", 6)
     assert tree_bytes(store, FILES) == 11
     assert tree_bytes(store / "nothing", FILES) == 0
+
+
+def test_a_kill_while_directories_are_made_costs_no_name_later() -> None:
+    """Who finds them made cannot know whether their names are durable."""
+    store = Path("/simulated/store")
+
+    def made(disk: Disk, dies_at: int | None) -> bool:
+        process = Process(disk, Scheduler("making"), Faults(), 0)
+        process.scheduler.dies_at = dies_at
+        return process.run(lambda: make_directory(store, process.files))
+
+    point, ended = 0, False
+    while not ended:
+        disk, point = Disk(4096), point + 1
+        ended = made(disk, point)
+        assert made(disk, None)
+        state = disk.state()
+        left = SimulatedFileSystem(state.disk([0] * len(state.axes)), Scheduler("power cut"))
+        assert left.exists(store / "commitlog"), f"killed at point {point}"
+    assert point > 6
