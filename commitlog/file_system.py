@@ -61,6 +61,12 @@ class File(Protocol):
         written count as zeros, so that recovery need not read a gigabyte of them.
         """
 
+    def next_hole(self, position: int) -> int:
+        """Return where the data at `position` ends: at what was never written, or the file's end.
+
+        A file system that cannot tell takes all up to the file's end for data.
+        """
+
     def map(self, length: int) -> Mapping:
         """Map the first `length` bytes, shared."""
 
