@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
 from commitbus.consumequeue import ConsumeQueue, ConsumeQueueStore, CqUnit, DispatchError
 from commitbus.consumequeue.unit_format import PADDING, PADDING_BYTES, UNIT
+from tests.failing_files import FailingFileSystem
 
 FILE_BYTES = 200  # 10 units
 RECORD_BYTES = 100
@@ -87,36 +87,6 @@ def store(tmp_path: Path) -> Iterator[ConsumeQueueStore]:
     opened = open_store(tmp_path / "cq")
     yield opened
     opened.close()
-
-
-class FailingFileSystem:
-    """A real file system, one of whose operations can be made to fail."""
-
-    def __init__(self) -> None:
-        self.real = RealFileSystem()
-        self.fails: dict[str, int] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        self.check(name)
-        return getattr(self.real, name)
-
-    def check(self, name: str) -> None:
-        if name in self.fails:
-            raise OSError(self.fails[name], os.strerror(self.fails[name]))
-
-    def open(self, path: Path, **options: Any) -> Any:
-        return FailingFile(self.real.open(path, **options), self)
-
-
-class FailingFile:
-    """A file of it."""
-
-    def __init__(self, real: Any, owner: FailingFileSystem) -> None:
-        self.real, self.owner = real, owner
-
-    def __getattr__(self, name: str) -> Any:
-        self.owner.check(name)
-        return getattr(self.real, name)
 
 
 # The same bytes as RocketMQ

@@ -23,6 +23,7 @@ from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
 from commitbus.indexfile import IndexService, KeyKind
 from commitbus.indexfile.index_format import HEADER_BYTES, SLOT
+from tests.failing_files import FailingFileSystem
 
 SLOTS, ENTRIES = 10, 50
 FILE_BYTES = 40 + 4 * SLOTS + 20 * ENTRIES
@@ -39,36 +40,6 @@ class FixedClock:
 
     def monotonic_s(self) -> float:
         return 0.0
-
-
-class FailingFileSystem:
-    """A real file system, one of whose operations can be made to fail."""
-
-    def __init__(self) -> None:
-        self.real = RealFileSystem()
-        self.fails: dict[str, int] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        self.check(name)
-        return getattr(self.real, name)
-
-    def check(self, name: str) -> None:
-        if name in self.fails:
-            raise OSError(self.fails[name], os.strerror(self.fails[name]))
-
-    def open(self, path: Path, **options: Any) -> Any:
-        return FailingFile(self.real.open(path, **options), self)
-
-
-class FailingFile:
-    """A file of it."""
-
-    def __init__(self, real: Any, owner: FailingFileSystem) -> None:
-        self.real, self.owner = real, owner
-
-    def __getattr__(self, name: str) -> Any:
-        self.owner.check(name)
-        return getattr(self.real, name)
 
 
 def message(number: int, keys: str = "", tags: str = "", unique_key: str = "") -> DispatchRequest:
