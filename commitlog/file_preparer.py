@@ -14,8 +14,10 @@ there. The frontier moves only under the lock, so neither ever writes the other'
 that catches up waits for at most one step, or takes cold pages: slower (811 against 423 ns for an
 append of 1.2 KB here), never wrong.
 
-Warming stays a few MiB ahead instead of covering whole files, because each warmed page is written
-to the disk by the next flush: a store of three messages must not cost a gigabyte of zeros.
+Warming begins 4 MiB ahead and doubles that with each step, up to 32 MiB, instead of covering whole
+files, because each warmed page is written to the disk by the next flush: a store of three messages
+must not cost a gigabyte of zeros. It must be that far ahead of a fast writer because the thread
+gets the interpreter only every 5 ms, twice for a step: with steps of 2 MiB it warmed 170 MB/s.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from commitbus.commitlog.errors import StoreError
 from commitbus.commitlog.mapped_file import MappedFile
 from commitbus.commitlog.mapped_file_queue import MappedFileQueue
 
-WARM_STEP_BYTES: Final = 2 << 20
+FIRST_AHEAD_BYTES: Final = 4 << 20
+AHEAD_MAX_BYTES: Final = 32 << 20
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +51,7 @@ class FilePreparer:
         self._file: MappedFile | None = None
         self._frontier = 0
         self._wanted = 0
+        self._ahead = FIRST_AHEAD_BYTES // 2
         self._working = False
         self._next: MappedFile | None = None
         self._next_wanted = False
@@ -70,15 +74,17 @@ class FilePreparer:
             while self._working and end > self._frontier:
                 self._changed.wait()
             self._frontier = max(self._frontier, end)
-            self._wanted = min(end + 2 * WARM_STEP_BYTES, size)
+            if end > self._wanted - self._ahead // 2:
+                self._ahead = min(2 * self._ahead, AHEAD_MAX_BYTES)
+                self._wanted = min(end + self._ahead, size)
             if self._thread is None and not self._stopping:
                 self._thread = threading.Thread(
                     target=self._run, name="commitlog-preparer", daemon=True
                 )
                 self._thread.start()
             self._changed.notify_all()
-            # Asking again one step before the frontier gives the thread the time of a step.
-            early = self._frontier - WARM_STEP_BYTES
+            # Asking again well before the frontier gives the thread the time of a step.
+            early = self._frontier - self._ahead // 2
             return early if end <= early and self._frontier < size else self._frontier
 
     def next_file(self, base_offset: int) -> MappedFile:
@@ -137,7 +143,7 @@ class FilePreparer:
         """Wait for work: (file, position, bytes to warm), 0 bytes for a new file; None to end."""
         with self._changed:
             while not self._stopping:
-                warm = min(WARM_STEP_BYTES, self._wanted - self._frontier)
+                warm = min(self._ahead // 2, self._wanted - self._frontier)
                 creates = self._next_wanted and self._frontier * 2 >= self._files.file_size
                 if self._file is not None and (warm > 0 or creates):
                     self._working = True

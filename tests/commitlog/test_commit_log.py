@@ -203,7 +203,8 @@ def test_warming_never_touches_what_was_written(
     open_log: OpenLog, message: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The preparer stores zeros right ahead of the writer; not one record suffers."""
-    monkeypatch.setattr(file_preparer, "WARM_STEP_BYTES", 256)
+    monkeypatch.setattr(file_preparer, "FIRST_AHEAD_BYTES", 512)
+    monkeypatch.setattr(file_preparer, "AHEAD_MAX_BYTES", 512)
     log = open_log(1 << 16)
     sent = [b"%d" % number * (1 + number % 97) for number in range(4000)]
     for body in sent:

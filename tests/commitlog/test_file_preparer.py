@@ -27,7 +27,7 @@ def files(tmp_path: Path, faulty: Any) -> Iterator[MappedFileQueue]:
 
 @pytest.fixture
 def preparer(files: MappedFileQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[FilePreparer]:
-    monkeypatch.setattr(file_preparer, "WARM_STEP_BYTES", STEP)
+    monkeypatch.setattr(file_preparer, "FIRST_AHEAD_BYTES", 2 * STEP)
     preparer = FilePreparer(files)
     preparer.begin(files.file_for_append(0), 0)
     yield preparer
@@ -64,6 +64,20 @@ def test_the_writer_asks_again_before_it_arrives(preparer: FilePreparer) -> None
     preparer.advance(SIZE - 2 * STEP)
     settle(preparer)
     assert preparer.advance(SIZE - 1) == SIZE
+
+
+def test_it_warms_further_ahead_of_a_writer_that_arrives_again(
+    preparer: FilePreparer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few messages cost a few pages; the thread is too slow for small steps before many."""
+    monkeypatch.setattr(file_preparer, "AHEAD_MAX_BYTES", 4 * STEP)
+    preparer.advance(100)
+    preparer.advance(200)
+    assert preparer._wanted == 100 + 2 * STEP
+    preparer.advance(101 + STEP)
+    assert preparer._wanted == 101 + 5 * STEP
+    preparer.advance(102 + 3 * STEP)
+    assert preparer._wanted == 102 + 7 * STEP
 
 
 def test_a_file_is_left_alone_once_the_next_one_was_asked_for(
