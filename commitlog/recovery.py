@@ -23,7 +23,7 @@ from commitbus.commitlog.commit_log import CommitLog
 from commitbus.commitlog.errors import CorruptRecordError, StoreDamagedError
 from commitbus.commitlog.file_system import File
 from commitbus.commitlog.kernels import TopicTable, kernels
-from commitbus.commitlog.kernels.columns import QUEUE_OFFSET, STORE_TIMESTAMP
+from commitbus.commitlog.kernels.columns import STORE_TIMESTAMP
 from commitbus.commitlog.mapped_file import MappedFile, raise_if_disk_full
 from commitbus.commitlog.record_format import check_record
 from commitbus.commitlog.record_scanner import ScanStop, StopKind, stop_at
@@ -197,9 +197,7 @@ class _Recovery:
             )  # fmt: skip
             if not len(records):
                 return stop_at(view, base_offset, position)
-            for queue in records.queues:
-                last = int(records.table[QUEUE_OFFSET, queue.rows[-1]])
-                self.queue_ends[queue.topic, queue.queue_id] = QueueOffset(last + 1)
+            self.queue_ends.update(records.queue_ends())
             self.records += len(records)
             self.last_store_timestamp = int(records.table[STORE_TIMESTAMP, -1])
             position = records.end

@@ -11,10 +11,11 @@ import numpy as np
 
 from commitbus.commitlog.java_hash import java_string_hash
 from commitbus.commitlog.record_format import SCHEDULE_TOPIC, TRANSACTION_PREPARED
-from commitbus.commitlog.types import DispatchRequest, PhysicalOffset
+from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
 
 Int64s: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Int32s: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
+UInt16s: TypeAlias = np.ndarray[Any, np.dtype[np.uint16]]
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 Booleans: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -154,13 +155,10 @@ class RecordColumns:
     @cached_property
     def queues(self) -> list[QueueRows]:
         """The records by queue, without those that transactions keep out of queues."""
-        table = self.table
-        # A rolled-back message has this bit too.
-        visible = np.flatnonzero(table[SYS_FLAG] & TRANSACTION_PREPARED == 0)
+        table, visible = self.table, self._visible
         if not visible.size:
             return []
-        topic_and_queue = (table[TOPIC] << 32) + table[QUEUE_ID]
-        keys = topic_and_queue[visible]
+        keys = self._queue_keys(visible)
         order = np.argsort(keys, kind="stable")
         starts = np.flatnonzero(np.diff(keys[order])) + 1
         names = self.topics.names
@@ -168,6 +166,33 @@ class RecordColumns:
             QueueRows(names[table[TOPIC, rows[0]]], int(table[QUEUE_ID, rows[0]]), rows)
             for rows in np.split(visible[order], starts)
         ]
+
+    def queue_ends(self) -> dict[tuple[str, int], QueueOffset]:
+        """Return what follows the newest record of each queue, of those that `queues` has."""
+        last_first = self._visible[::-1]
+        if not last_first.size:
+            return {}
+        # A hundredth of making `queues` where there are thousands.
+        _, indexes = np.unique(self._queue_keys(last_first), return_index=True)
+        newest = self.table[:, last_first[indexes]]
+        columns = (newest[TOPIC], newest[QUEUE_ID], newest[QUEUE_OFFSET])
+        return {
+            (self.topics.names[topic], queue_id): QueueOffset(queue_offset + 1)
+            for topic, queue_id, queue_offset in zip(*map(np.ndarray.tolist, columns), strict=True)
+        }
+
+    @property
+    def _visible(self) -> Int64s:
+        # A rolled-back message has this bit too.
+        return np.flatnonzero(self.table[SYS_FLAG] & TRANSACTION_PREPARED == 0)
+
+    def _queue_keys(self, rows: Int64s) -> Int64s | UInt16s:
+        """Return a number for the queue of each row: equal for equal queues."""
+        topics, queue_ids = self.table[TOPIC, rows], self.table[QUEUE_ID, rows]
+        lowest = queue_ids.min()
+        keys: Int64s = topics * (queue_ids.max() - lowest + 1) + (queue_ids - lowest)
+        # numpy sorts numbers of 16 bits by radix.
+        return keys.astype(np.uint16) if keys.max() < 1 << 16 else keys
 
 
 @final

@@ -207,7 +207,9 @@ def _check(
     header, positions, ends = header[:count], positions[:count], ends[:count]
     body_start, body_end, length_bytes = body_start[:count], body_end[:count], length_bytes[:count]
     topic_start = body_end + length_bytes
-    topic_bytes = np.where(length_bytes == 1, data[body_end], _gather(data, body_end, _U16))
+    topic_bytes = data[body_end].astype(np.int64)
+    long_topics = np.flatnonzero(length_bytes == 2)
+    topic_bytes[long_topics] = _gather(data, body_end[long_topics], _U16)
     topic_end = topic_start + topic_bytes
     has_room = topic_end + 2 <= ends
     properties_start = topic_end + 2
@@ -268,9 +270,8 @@ def _number_topics(data: Bytes, starts: Int64s, lengths: Int64s, topics: TopicTa
         is_as_long = lengths[left] == length
         rows, left = left[is_as_long], left[~is_as_long]
         texts = _gather(data, starts[rows], np.dtype(f"V{length}"))
-        letters = texts.view(np.uint8)
-        # A seventh of the time where the records are all of one topic, as in most batches.
-        if (letters.reshape(-1, length) == letters[:length]).all():
+        # A tenth of the time where the records are all of one topic, as in most batches.
+        if texts.tobytes() == texts[0].tobytes() * len(rows):
             numbers[rows] = topics.learn(texts[0].tobytes())
         else:
             numbers[rows] = topics.number(texts.tolist())

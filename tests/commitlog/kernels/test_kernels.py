@@ -16,6 +16,13 @@ from commitbus.commitlog.errors import CorruptRecordError
 from commitbus.commitlog.index_keys import index_key_texts, key_hash
 from commitbus.commitlog.kernels import Kernels, RecordColumns, TopicTable
 from commitbus.commitlog.kernels.choice import load_compiled
+from commitbus.commitlog.kernels.columns import (
+    COLUMNS,
+    QUEUE_ID,
+    QUEUE_OFFSET,
+    SYS_FLAG,
+    TOPIC,
+)
 from commitbus.commitlog.kernels.python_kernels import PythonKernels
 from commitbus.commitlog.record_format import (
     BLANK_MAGIC_CODE,
@@ -237,6 +244,34 @@ def test_records_are_grouped_by_queue_in_log_order(kernels: Kernels) -> None:
         ("a", -1, [0, 2, 4]),
         ("b", 0, [5]),
     ]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.sampled_from([-(1 << 31), -1, 0, 1, 7, (1 << 31) - 1]) | st.integers(0, 3),
+            st.integers(0, 1 << 40),
+            st.sampled_from([0, 4, 8, 12]),
+        ),
+        max_size=30,
+    )
+)
+def test_queues_and_their_ends_are_those_of_a_loop(rows: list[tuple[int, int, int, int]]) -> None:
+    """Whatever the queue ids: near each other, which is fast, or as far apart as 32 bits allow."""
+    topics = TopicTable()
+    assert [topics.learn(name) for name in (b"a", b"b", b"c")] == [0, 1, 2]
+    table = np.zeros((COLUMNS, len(rows)), np.int64)
+    expected: dict[tuple[str, int], list[int]] = {}
+    for row, (topic, queue_id, queue_offset, sys_flag) in enumerate(rows):
+        table[[TOPIC, QUEUE_ID, QUEUE_OFFSET, SYS_FLAG], row] = (
+            topic, queue_id, queue_offset, sys_flag,
+        )  # fmt: skip
+        if not sys_flag & 4:
+            expected.setdefault(("abc"[topic], queue_id), []).append(row)
+    records = RecordColumns(table, topics)
+    assert {(q.topic, q.queue_id): q.rows.tolist() for q in records.queues} == expected
+    assert records.queue_ends() == {key: rows[found[-1]][2] + 1 for key, found in expected.items()}
 
 
 # The index
