@@ -12,7 +12,7 @@ What is further in starts later and stops earlier.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,13 +23,13 @@ import trio
 from commitbus.broker.address import join_host_port
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.methods import admin_methods
-from commitbus.broker.config import BrokerConfig
+from commitbus.broker.config import BrokerConfig, Transport
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.methods import messaging_methods, run_messaging
 from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.broker.rates import Rates
-from commitbus.broker.rpc.grpcio_transport import serve
+from commitbus.broker.rpc.method import Method
 from commitbus.broker.rpc_latency import RpcLatency, timed_methods
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
@@ -73,6 +73,7 @@ async def run_broker(
         StoreError: the store cannot be opened; or it failed while the broker ran, which has then
             acknowledged nothing more and stopped by itself.
         ListenError: the address, or the metrics' port, cannot be listened on.
+        CertificateError: the configured certificate cannot be used.
         OSError: a file cannot be opened.
     """
     clock, file_system = clock or SystemClock(), file_system or RealFileSystem()
@@ -108,7 +109,7 @@ async def _serve_until(
     if config.metrics_port >= 0:
         methods = timed_methods(methods, latency)
     async with _metrics(state, latency) as metrics_endpoint, trio.open_nursery() as transports:
-        state.listen_port = await transports.start(partial(serve, methods, listen=config.listen))
+        state.listen_port = await transports.start(_transport(config, methods))
         running = RunningBroker(
             endpoint=join_host_port(config.listen_host, state.listen_port),
             metrics_endpoint=metrics_endpoint,
@@ -120,6 +121,36 @@ async def _serve_until(
         await stop.wait()
         _log.info("draining")
         transports.cancel_scope.cancel()
+
+
+def _transport(config: BrokerConfig, methods: Sequence[Method]) -> Callable[..., Awaitable[None]]:
+    """Return what serves the methods as the configuration wants it.
+
+    Only that transport is imported: the other one's libraries cost memory and start-up time.
+
+    Raises:
+        CertificateError: the configured certificate cannot be used.
+    """
+    if config.transport is Transport.GRPCIO:
+        from commitbus.broker.rpc import grpcio_transport  # noqa: PLC0415 - see above
+
+        return partial(grpcio_transport.serve, methods, listen=config.listen)
+    from commitbus.broker.rpc import trio_transport  # noqa: PLC0415 - see above
+    from commitbus.broker.rpc.listen.accept import AcceptOptions  # noqa: PLC0415 - see above
+    from commitbus.broker.rpc.listen.certificate import TlsContexts  # noqa: PLC0415 - see above
+
+    accept_options = AcceptOptions(
+        tls=TlsContexts(config.tls_certificate, config.tls_key),
+        tls_mode=config.tls_mode,
+        proxy_protocol=config.proxy_protocol,
+    )
+    return partial(
+        trio_transport.serve,
+        methods,
+        listen=config.listen,
+        unix_socket=config.unix_socket,
+        accept_options=accept_options,
+    )
 
 
 @asynccontextmanager

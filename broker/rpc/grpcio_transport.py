@@ -16,16 +16,15 @@ import trio
 
 from commitbus.broker.rpc.address import ListenError, split_address
 from commitbus.broker.rpc.bridge import Hop
+from commitbus.broker.rpc.defaults import (
+    CONCURRENT_CALLS_MAX,
+    DRAIN_GRACE_S,
+    MAX_MESSAGE_BYTES,
+)
 from commitbus.broker.rpc.exchange import Crew
 from commitbus.broker.rpc.grpcio_server import CallCarrier, GrpcioServer, Limits
 from commitbus.broker.rpc.method import Method
 from commitbus.broker.rpc.standard_services import with_standard_services
-
-MAX_MESSAGE_BYTES = 130 * 1024 * 1024
-"""RocketMQ's limit for one request message."""
-CONCURRENT_CALLS_MAX = 20_000
-"""A parked call costs 20 KB, so this many cost 400 MB."""
-DRAIN_GRACE_S = 1.0
 
 
 async def serve(

@@ -15,7 +15,7 @@ import pytest
 import trio
 from google.protobuf.message import Message
 
-from commitbus.broker.rpc import grpcio_transport
+from commitbus.broker.rpc import grpcio_transport, trio_transport
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.method import Handler, Method, MethodKind
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -38,7 +38,10 @@ class Serve(Protocol):
     ) -> None: ...
 
 
-TRANSPORTS: dict[str, Serve] = {"grpcio": grpcio_transport.serve}
+TRANSPORTS: dict[str, Serve] = {
+    "grpcio": grpcio_transport.serve,
+    "trio": trio_transport.serve,
+}
 
 
 @dataclass

@@ -1,0 +1,12 @@
+"""What every transport grants unless it is told otherwise."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_MESSAGE_BYTES: Final = 130 * 1024 * 1024
+"""RocketMQ's limit for one request message."""
+CONCURRENT_CALLS_MAX: Final = 20_000
+"""Parked ones counted: with grpcio each costs 20 KB, so this many 400 MB; on trio a third of it."""
+DRAIN_GRACE_S: Final = 1.0
+"""For unary calls in flight when the server stops."""

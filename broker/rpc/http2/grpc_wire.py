@@ -1,0 +1,227 @@
+"""gRPC's own layer on HTTP/2, as pure functions over bytes.
+
+A body is a sequence of messages, each
+
+    +------------+----------------+=========+
+    | compressed | length         | message |
+    | 1 byte     | 4, big-endian  | length  |
+    +------------+----------------+=========+
+
+and a response ends with a status in its trailers. Source: the protocol description in the gRPC
+project (doc/PROTOCOL-HTTP2.md and doc/compression.md).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+import zlib
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Final, final
+from urllib.parse import unquote_to_bytes
+
+from commitbus.broker.rpc.call import RpcError, StatusCode
+
+PREFIX: Final = struct.Struct(">BI")
+PREFIX_BYTES: Final = PREFIX.size
+
+ACCEPTED_ENCODINGS: Final = (b"identity", b"gzip")
+COMPRESS_FROM_BYTES: Final = 1024
+"""Smaller messages are sent as they are: gzip would cost more than it saves."""
+_GZIP_LEVEL: Final = 1
+_GZIP_WBITS: Final = 31
+
+_TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_TIMEOUT_UNIT_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+
+# Everything but printable ASCII, and the percent sign itself.
+_NOT_PLAIN: Final = re.compile(rb"[^ -$&-~]")
+
+
+def parse_timeout_s(value: bytes) -> float:
+    """Return the seconds that a `grpc-timeout` header says.
+
+    Raises:
+        RpcError: INTERNAL, it is none.
+    """
+    match = _TIMEOUT.fullmatch(value)
+    if match is None:
+        raise RpcError(StatusCode.INTERNAL, "malformed grpc-timeout")
+    return int(match[1]) * _TIMEOUT_UNIT_S[match[2]]
+
+
+def format_timeout(seconds: float) -> bytes:
+    """Return the `grpc-timeout` of at least so many seconds, in the finest unit that fits."""
+    for unit, unit_s in reversed(_TIMEOUT_UNIT_S.items()):
+        count = math.ceil(max(seconds, 0.0) / unit_s)
+        if count < 10**8:
+            return b"%d%s" % (count, unit)
+    return b"99999999H"
+
+
+def percent_encode(message: str) -> bytes:
+    """Return a `grpc-message`: UTF-8, with everything but printable ASCII as `%XX`."""
+    data = message.encode("utf-8", "replace")
+    return _NOT_PLAIN.sub(lambda match: b"%%%02X" % match[0][0], data)
+
+
+def percent_decode(value: bytes) -> str:
+    """Return the message that a `grpc-message` carries; what is malformed in it stays as it is."""
+    return unquote_to_bytes(value).decode("utf-8", "replace")
+
+
+def status_fields(error: RpcError) -> list[tuple[bytes, bytes]]:
+    """Return the header fields that carry a status."""
+    fields = [(b"grpc-status", b"%d" % error.code)]
+    if error.message:
+        fields.append((b"grpc-message", percent_encode(error.message)))
+    return fields
+
+
+def encode_message(data: bytes, *, gzip: bool = False) -> bytes:
+    """Return a message with its prefix, compressed if that is wanted and worth it."""
+    if gzip and len(data) >= COMPRESS_FROM_BYTES:
+        data = zlib.compress(data, _GZIP_LEVEL, _GZIP_WBITS)
+        return PREFIX.pack(1, len(data)) + data
+    return PREFIX.pack(0, len(data)) + data
+
+
+def decompress(data: bytes | memoryview, max_bytes: int) -> bytes:
+    """Return what a gzip member holds.
+
+    Raises:
+        RpcError: RESOURCE_EXHAUSTED, it holds more than `max_bytes`; found out before more than
+            that is unpacked. INTERNAL, it is no gzip.
+    """
+    unpacker = zlib.decompressobj(_GZIP_WBITS)
+    try:
+        plain = unpacker.decompress(data, max_bytes + 1)
+    except zlib.error:
+        raise RpcError(StatusCode.INTERNAL, "a message is not gzip, though it says so") from None
+    if len(plain) > max_bytes:
+        raise too_large(len(plain), max_bytes)
+    if not unpacker.eof:
+        raise RpcError(StatusCode.INTERNAL, "a message is cut off inside its gzip")
+    return plain
+
+
+def too_large(size: int, max_bytes: int) -> RpcError:
+    """Return the refusal of a message."""
+    return RpcError(
+        StatusCode.RESOURCE_EXHAUSTED,
+        f"a message of {size} bytes or more is over the limit of {max_bytes}",
+    )
+
+
+@final
+class MessageReader:
+    """Cuts the bytes of a body, however they arrive, into messages.
+
+    Its memory is what was fed and not yet taken: a length that is announced reserves nothing.
+    """
+
+    __slots__ = (
+        *("_chunks", "_compressed", "_is_gzip", "_length", "_max_bytes", "_taken"),
+        "buffered_bytes",
+    )
+
+    def __init__(self, max_bytes: int, *, is_gzip: bool = False) -> None:
+        """A message over `max_bytes`, packed or unpacked, is refused; `is_gzip`: may be packed."""
+        self._max_bytes, self._is_gzip = max_bytes, is_gzip
+        self._chunks: deque[bytes] = deque()
+        self._taken = 0  # bytes of the first chunk that were taken already
+        self.buffered_bytes = 0
+        self._length: int | None = None
+        self._compressed = False
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
+        if data:
+            self._chunks.append(data)
+            self.buffered_bytes += len(data)
+
+    def take(self) -> bytes | None:
+        """Return the next message, unpacked, or None until it is complete.
+
+        Raises:
+            RpcError: the message is too large, or is compressed and should not be, or cannot be
+                unpacked. Nothing can be taken after that.
+        """
+        if self._length is None:
+            if self.buffered_bytes < PREFIX_BYTES:
+                return None
+            flag, length = PREFIX.unpack(self._cut(PREFIX_BYTES))
+            check_prefix(flag, length, self._max_bytes, is_gzip=self._is_gzip)
+            self._length, self._compressed = length, bool(flag)
+        if self.buffered_bytes < self._length:
+            return None
+        data = self._cut(self._length)
+        self._length = None
+        return decompress(data, self._max_bytes) if self._compressed else data
+
+    @property
+    def is_between_messages(self) -> bool:
+        """Return whether the body may end here."""
+        return self._length is None and not self.buffered_bytes
+
+    def _cut(self, size: int) -> bytes:
+        """Return the first bytes, of which there are enough."""
+        self.buffered_bytes -= size
+        pieces = []
+        while size:
+            piece = self._chunks[0][self._taken : self._taken + size]
+            self._taken += len(piece)
+            size -= len(piece)
+            pieces.append(piece)
+            if self._taken == len(self._chunks[0]):
+                self._chunks.popleft()
+                self._taken = 0
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def check_prefix(flag: int, length: int, max_bytes: int, *, is_gzip: bool) -> None:
+    """Check what a message says of itself, before anything is done about it.
+
+    Raises:
+        RpcError: RESOURCE_EXHAUSTED, it is too large; INTERNAL, it is compressed although the call
+            did not name an encoding, or the flag is neither.
+    """
+    if length > max_bytes:
+        raise too_large(length, max_bytes)
+    if flag > 1 or (flag and not is_gzip):
+        raise RpcError(StatusCode.INTERNAL, "a message is compressed in no encoding that was named")
+
+
+@final
+class Metadata(Mapping[str, str]):
+    """A call's headers by lower-case name, decoded when they are looked at.
+
+    Without gRPC's binary ones (`-bin`) and HTTP/2's own (`:path`).
+    """
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: Mapping[bytes, bytes]) -> None:
+        self._fields = fields
+
+    def __getitem__(self, name: str) -> str:
+        if not _is_text(name):
+            raise KeyError(name)
+        return self._fields[name.encode()].decode("latin-1")
+
+    def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
+        """Return a header, as `dict.get`."""
+        value = self._fields.get(name.encode())
+        return default if value is None or not _is_text(name) else value.decode("latin-1")
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for field in self._fields if _is_text(name := field.decode("latin-1")))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _is_text(name: str) -> bool:
+    return not (name.startswith(":") or name.endswith("-bin"))

@@ -1,0 +1,58 @@
+"""What the headers of a request must say, before anything is done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, final
+
+from commitbus.broker.rpc.call import RpcError, StatusCode
+from commitbus.broker.rpc.http2.engine import Headers
+from commitbus.broker.rpc.http2.grpc_wire import ACCEPTED_ENCODINGS, status_fields
+from commitbus.broker.rpc.method import Method
+
+RESPONSE_FIELDS: Final = ((b":status", b"200"), (b"content-type", b"application/grpc"))
+CONTENT_TYPE: Final = b"application/grpc"
+
+_NOT_POST: Final = ((b":status", b"405"), (b"allow", b"POST"))
+_NOT_GRPC: Final = ((b":status", b"415"), (b"accept", CONTENT_TYPE))
+_ACCEPT_ENCODING: Final = (b"grpc-accept-encoding", b",".join(ACCEPTED_ENCODINGS))
+
+
+@final
+class HeadRefusedError(Exception):
+    """A request is answered with nothing but these fields."""
+
+    def __init__(self, fields: Headers) -> None:
+        self.fields = fields
+        super().__init__(fields)
+
+
+def method_of(fields: Mapping[bytes, bytes], methods: Mapping[bytes, Method]) -> Method:
+    """Return the method that a request wants.
+
+    Raises:
+        HeadRefusedError: it is no gRPC (HTTP's own statuses 405 and 415), or names a method or an
+            encoding that there is not (UNIMPLEMENTED).
+    """
+    if fields.get(b":method") != b"POST":
+        raise HeadRefusedError(_NOT_POST)
+    # `application/grpc`, `application/grpc+proto`, `application/grpc;charset=utf-8`; whether it
+    # also says `te: trailers` tells no more, and some proxies drop it.
+    kind, rest = fields.get(b"content-type", b"")[:16], fields.get(b"content-type", b"")[16:17]
+    if kind.lower() != CONTENT_TYPE or rest not in (b"", b"+", b";"):
+        raise HeadRefusedError(_NOT_GRPC)
+    method = methods.get(fields.get(b":path", b""))
+    if method is None:
+        path = fields.get(b":path", b"").decode("latin-1")
+        raise refused_with(RpcError(StatusCode.UNIMPLEMENTED, f"there is no method {path}"))
+    encoding = fields.get(b"grpc-encoding", b"identity")
+    if encoding not in ACCEPTED_ENCODINGS:
+        named = encoding.decode("latin-1")
+        error = RpcError(StatusCode.UNIMPLEMENTED, f"messages cannot be encoded as {named}")
+        raise HeadRefusedError((*refused_with(error).fields, _ACCEPT_ENCODING))
+    return method
+
+
+def refused_with(error: RpcError) -> HeadRefusedError:
+    """Return the refusal that tells a client this status."""
+    return HeadRefusedError((*RESPONSE_FIELDS, *status_fields(error)))

@@ -1,0 +1,292 @@
+"""One call: its request as it arrives, its handler, its response as it leaves."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol, final
+
+import trio
+from google.protobuf.message import Message
+
+from commitbus.broker.rpc.call import Call, RpcError, StatusCode
+from commitbus.broker.rpc.exchange import (
+    MESSAGE_COST_BYTES,
+    SEND_WINDOW_BYTES,
+    Exchange,
+    Outcome,
+    begin,
+    parse,
+)
+from commitbus.broker.rpc.http2.engine import Engine, Headers
+from commitbus.broker.rpc.http2.grpc_wire import (
+    PREFIX,
+    PREFIX_BYTES,
+    MessageReader,
+    encode_message,
+    status_fields,
+)
+from commitbus.broker.rpc.http2.request_head import RESPONSE_FIELDS
+from commitbus.broker.rpc.http2.request_stream import RequestStream
+from commitbus.broker.rpc.http2.server_state import ServerState
+from commitbus.broker.rpc.method import Method
+from commitbus.broker.rpc.outcome import shutting_down
+
+_GZIP_FIELDS: Final = (*RESPONSE_FIELDS, (b"grpc-encoding", b"gzip"))
+_OK_FIELDS: Final = ((b"grpc-status", b"0"),)
+
+_CONNECTION_WINDOW_BYTES: Final = 4 * 1024 * 1024
+"""The response streams of one connection wait when this much waits in all of them."""
+_FLUSH_BYTES: Final = 64 * 1024
+"""From here on a response stream is written at once, not with those of other handlers."""
+
+
+class Connection(Protocol):
+    """What a call needs of the connection that it came by."""
+
+    engine: Engine
+    state: ServerState
+
+    def flush(self) -> None:
+        """Write what is queued."""
+
+    def flush_soon(self) -> None:
+        """Write what is queued, together with what others are about to queue."""
+
+    def forget(self, call: ServerCall, *, client_has_ended: bool) -> None:
+        """Note that a call was answered; unless its client has ended, it is to be stopped."""
+
+    def wake_when_flushed(self, call: ServerCall) -> None:
+        """Call `make_room` after every flush until it returns True."""
+
+
+@final
+class ServerCall:
+    """A call from its headers on, until it was answered or its client went away."""
+
+    __slots__ = (
+        *("_call", "_connection", "_exchange", "_has_begun", "_has_ended", "_held_bytes"),
+        *("_is_gzip", "_is_over", "_method", "_queued_messages", "_reader", "_request"),
+        *("_requests", "_room", "_state", "stream_id"),
+    )
+
+    def __init__(
+        self, connection: Connection, stream_id: int, method: Method, call: Call, *, is_gzip: bool
+    ) -> None:
+        """`is_gzip`: the client may compress its messages, and then we do so with ours."""
+        self._connection, self._state, self.stream_id = connection, connection.state, stream_id
+        self._method, self._call, self._is_gzip = method, call, is_gzip
+        self._state.calls += 1
+        self._reader: MessageReader | None = None
+        self._request: bytes | None = None
+        self._requests: RequestStream | None = None
+        self._held_bytes = 0
+        self._exchange: Exchange | None = None
+        self._has_ended = False  # the client, its request
+        self._has_begun = False  # we, our response
+        self._is_over = False
+        self._queued_messages = 0
+        self._room: trio.Event | None = None
+
+    # The request
+
+    def start_streaming(self) -> None:
+        """Run a handler that reads its requests itself."""
+        self._requests = RequestStream(self._method, self._new_reader(), self._consume)
+        self._run(self._requests)
+
+    def data_received(self, data: bytes, *, has_ended: bool) -> None:
+        """Take a piece of the request's body."""
+        self._has_ended = has_ended
+        if self._requests is not None:
+            self._requests.feed(data, has_ended=has_ended)
+            self._hold(self._requests.held_bytes)
+            return
+        self._connection.engine.consume(self.stream_id, len(data))
+        # Nearly every request comes in one piece.
+        if has_ended and self._reader is None and len(data) >= PREFIX_BYTES:
+            flag, length = PREFIX.unpack_from(data)
+            whole = length == len(data) - PREFIX_BYTES <= self._state.limits.max_message_bytes
+            if whole and not flag:
+                self._run_with(data[PREFIX_BYTES:])
+                return
+        self._assemble(data, has_ended=has_ended)
+
+    def _assemble(self, data: bytes, *, has_ended: bool) -> None:
+        """Collect the one request of a call whose handler does not read itself."""
+        if self._reader is None:
+            self._reader = self._new_reader()
+        reader = self._reader
+        reader.feed(data)
+        try:
+            # Also before it is complete: one that is too large must be refused before it is here.
+            request = reader.take()
+        except RpcError as error:
+            self.finish(error)
+            return
+        if request is not None and self._request is None and reader.is_between_messages:
+            self._request = request
+        elif request is not None or (has_ended and not reader.is_between_messages):
+            self._refuse_count()
+            return
+        if not has_ended:
+            self._hold(reader.buffered_bytes + len(self._request or b""))
+        elif self._request is None:
+            self._refuse_count()
+        else:
+            self._run_with(self._request)
+
+    def _refuse_count(self) -> None:
+        self.finish(RpcError(StatusCode.UNIMPLEMENTED, "the call takes exactly one request"))
+
+    def _run_with(self, data: bytes) -> None:
+        if self._held_bytes:
+            self._release()
+        request = parse(self._method, data)
+        if isinstance(request, RpcError):
+            self.finish(request)
+        else:
+            self._run(request)
+
+    def _hold(self, size: int) -> None:
+        """Account for what is kept of the request, and refuse it when that is too much in all."""
+        state = self._state
+        state.held_request_bytes += size - self._held_bytes
+        self._held_bytes = size
+        if state.held_request_bytes > state.limits.held_request_bytes:
+            error = RpcError(StatusCode.RESOURCE_EXHAUSTED, "too many requests are incomplete")
+            if self._requests is None:
+                self.finish(error)
+            else:
+                self._requests.fail(error)
+
+    def _release(self) -> None:
+        """Drop what is kept of the request."""
+        self._state.held_request_bytes -= self._held_bytes
+        self._held_bytes = 0
+        self._reader = self._request = None
+
+    def _consume(self, size: int) -> None:
+        assert self._requests is not None, "only a stream of requests is consumed this way"
+        self._hold(self._requests.held_bytes)
+        self._connection.engine.consume(self.stream_id, size)
+        self._connection.flush_soon()
+
+    def _new_reader(self) -> MessageReader:
+        return MessageReader(self._state.limits.max_message_bytes, is_gzip=self._is_gzip)
+
+    # The handler
+
+    def _run(self, request: Message | RequestStream) -> None:
+        method, call = self._method, self._call
+        if self._state.crew.dismissed:
+            self.finish(shutting_down())
+            return
+        streams = method.kind.streams_responses
+        answer = begin(method, call, (request, call, self.send) if streams else (request, call))
+        if isinstance(answer, bytes | RpcError):
+            self.finish(answer)
+        else:
+            self._exchange = Exchange(method, call, crew=self._state.crew, finish=self.finish)
+            self._exchange.wait_for(answer)
+
+    def client_is_gone(self) -> None:
+        """End the call: the stream was reset, or the connection is lost."""
+        self._is_over = True
+        self._wake()
+        if self._exchange is None:
+            self._end()
+        else:
+            self._exchange.cancel()
+
+    def refuse(self, error: RpcError) -> None:
+        """End a call whose handler has not begun."""
+        if self._exchange is None:
+            self.finish(error)
+
+    def finish(self, outcome: Outcome) -> None:
+        """End the call with this, which its client is told unless it is gone."""
+        if not self._is_over:
+            self._is_over = True
+            self._respond(outcome)
+            self._connection.forget(self, client_has_ended=self._has_ended)
+            self._connection.flush_soon()
+        self._wake()
+        self._end()
+
+    def _end(self) -> None:
+        self._state.calls -= 1
+        if self._held_bytes:
+            self._release()
+        if self._requests is not None and self._requests.unconsumed_bytes:
+            self._connection.engine.consume(self.stream_id, self._requests.unconsumed_bytes)
+            self._requests.unconsumed_bytes = 0
+
+    # The response
+
+    def _respond(self, outcome: Outcome) -> None:
+        engine, stream_id = self._connection.engine, self.stream_id
+        if isinstance(outcome, bytes):
+            data = encode_message(outcome, gzip=self._is_gzip)
+            engine.submit_response(stream_id, self._fields(), data, _OK_FIELDS)
+            return
+        trailers = _OK_FIELDS if outcome is None else status_fields(outcome)
+        if self._has_begun:
+            engine.submit_trailers(stream_id, trailers)
+        else:
+            engine.submit_headers(stream_id, (*RESPONSE_FIELDS, *trailers), end_stream=True)
+
+    async def send(self, message: Message) -> None:
+        """Queue the next response; wait while too much waits for the client to read.
+
+        Raises:
+            RpcError: the call is over; whoever kept this function beyond it learns so.
+        """
+        # Even a handler that never waits must notice that it is cancelled.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._check_open()
+        connection, engine = self._connection, self._connection.engine
+        data = encode_message(message.SerializeToString(), gzip=self._is_gzip)
+        if not self._has_begun:
+            self._has_begun = True
+            engine.submit_headers(self.stream_id, self._fields())
+        engine.submit_data(self.stream_id, data)
+        self._queued_messages += 1
+        if engine.unsent_bytes(self.stream_id) < _FLUSH_BYTES:
+            connection.flush_soon()
+        else:
+            connection.flush()
+            # A client that is fast enough must not keep the others waiting.
+            await trio.lowlevel.checkpoint()
+        while not self._is_over and not self._has_room():
+            if self._room is None:
+                self._room = trio.Event()
+                connection.wake_when_flushed(self)
+            await self._room.wait()
+        self._check_open()
+
+    def make_room(self) -> bool:
+        """Wake the handler that waits in `send`, if there is room again; return whether."""
+        if not self._is_over and not self._has_room():
+            return False
+        self._wake()
+        return True
+
+    def _has_room(self) -> bool:
+        engine = self._connection.engine
+        unsent = engine.unsent_bytes(self.stream_id)
+        if unsent == 0:
+            self._queued_messages = 0
+            return True
+        cost = unsent + self._queued_messages * MESSAGE_COST_BYTES
+        return cost < SEND_WINDOW_BYTES and engine.unsent_bytes() < _CONNECTION_WINDOW_BYTES
+
+    def _wake(self) -> None:
+        if self._room is not None:
+            self._room.set()
+            self._room = None
+
+    def _check_open(self) -> None:
+        if self._is_over:
+            raise RpcError(StatusCode.CANCELLED, "the call is over")
+
+    def _fields(self) -> Headers:
+        return _GZIP_FIELDS if self._is_gzip else RESPONSE_FIELDS

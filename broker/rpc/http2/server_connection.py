@@ -1,0 +1,316 @@
+"""One connection: reads, hands what it means to its calls, writes what they answer."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import Final, final
+
+import trio
+
+from commitbus.broker.rpc.call import Call, RpcError, StatusCode
+from commitbus.broker.rpc.http2.engine import (
+    ConnectionClosed,
+    DataReceived,
+    Engine,
+    EngineError,
+    ErrorCode,
+    Event,
+    Headers,
+    RequestReceived,
+    Role,
+    SettingsReceived,
+    StreamClosed,
+    TrailersReceived,
+)
+from commitbus.broker.rpc.http2.grpc_wire import Metadata, parse_timeout_s
+from commitbus.broker.rpc.http2.request_head import HeadRefusedError, method_of, refused_with
+from commitbus.broker.rpc.http2.server_call import ServerCall
+from commitbus.broker.rpc.http2.server_state import ServerState
+from commitbus.broker.rpc.http2.wire import WRITE_BYTES, Wire
+from commitbus.broker.rpc.outcome import shutting_down
+
+_log = logging.getLogger(__name__)
+
+_LINGER_S: Final = 1.0
+"""How long a peer may take to read the last words: to close a socket while bytes of the peer are
+unread would take them back."""
+_NETWORK_ERRORS: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+
+_BUSY: Final = RpcError(StatusCode.RESOURCE_EXHAUSTED, "too many calls at the same time")
+_UNREAD: Final = RpcError(StatusCode.RESOURCE_EXHAUSTED, "too many responses were not read")
+
+
+@final
+class ServerConnection:
+    """The server's side of a connection.
+
+    One task reads. Whoever has something to send queues it in the engine and flushes. A second task
+    exists only while the network does not take what was flushed; until it does, everything else
+    waits in the engine's queues.
+    """
+
+    __slots__ = (
+        *("_authority", "_calls", "_ending_early", "_heard_s", "_is_established", "_is_over"),
+        *("_is_reading", "_is_writing", "_last_words", "_now_s", "_nursery", "_opened_s"),
+        *("_peer", "_pinged_s", "_read_scope", "_waiting", "_wire", "_written"),
+        *("engine", "state"),
+    )
+
+    def __init__(self, wire: Wire, peer: str, state: ServerState) -> None:
+        self._wire, self._peer, self.state = wire, peer, state
+        self.engine = Engine(Role.SERVER, state.limits.engine)
+        self._calls: dict[int, ServerCall] = {}
+        self._ending_early: set[int] = set()
+        self._waiting: dict[ServerCall, None] = {}
+        self._authority: tuple[bytes | None, str | None] = (None, None)
+        self._opened_s = self._heard_s = self._now_s = trio.current_time()
+        self._pinged_s: float | None = None
+        self._is_established = self._is_over = self._is_reading = self._is_writing = False
+        self._last_words = b""
+        self._read_scope = trio.CancelScope()
+        self._written: trio.Event | None = None
+        self._nursery: trio.Nursery
+
+    async def run(self) -> None:
+        """Serve until the connection ends, from either side."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                self.flush()
+                with self._read_scope, suppress(*_NETWORK_ERRORS):
+                    await self._read_all()
+                if self._is_over:
+                    await self._say_goodbye()
+                self._nursery.cancel_scope.cancel()
+        finally:
+            self._is_over = self._is_writing = True
+            for call in list(self._calls.values()):
+                call.client_is_gone()
+            self._calls.clear()
+            self._waiting.clear()
+            with trio.CancelScope(shield=True):
+                await self._wire.close()
+
+    @property
+    def is_established(self) -> bool:
+        """Return whether the client speaks HTTP/2."""
+        return self._is_established
+
+    # Reading
+
+    async def _read_all(self) -> None:
+        while not self._is_over:
+            data = await self._wire.read()
+            if not data:
+                return
+            self._receive(data)
+
+    def _receive(self, data: bytes | memoryview) -> None:
+        """Handle what one read brought, and write all the answers at once."""
+        self._now_s = trio.current_time()
+        try:
+            events = self.engine.receive(data)
+        except EngineError as error:
+            self._end_with(error)
+            return
+        if events:
+            self._heard_s = self._now_s
+        self._is_reading = True
+        self._handle(events)
+        self._is_reading = False
+        self.flush()
+
+    def _handle(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, DataReceived):
+                call = self._calls.get(event.stream_id)
+                if call is None:
+                    self.engine.consume(event.stream_id, len(event.data))
+                else:
+                    call.data_received(event.data, has_ended=event.end_stream)
+            elif isinstance(event, RequestReceived):
+                self._request_received(event.stream_id, event.headers, has_ended=event.end_stream)
+            elif isinstance(event, StreamClosed):
+                self._stream_closed(event.stream_id)
+            elif isinstance(event, TrailersReceived):
+                call = self._calls.get(event.stream_id)
+                if call is not None:
+                    call.data_received(b"", has_ended=True)
+            elif isinstance(event, SettingsReceived):
+                self._is_established = True
+            elif isinstance(event, ConnectionClosed):
+                self._end()
+
+    def _request_received(self, stream_id: int, headers: Headers, *, has_ended: bool) -> None:
+        fields = dict(headers)
+        try:
+            method = method_of(fields, self.state.methods)
+            call = self._describe(fields)
+            self._check_room()
+        except HeadRefusedError as refused:
+            self.engine.submit_headers(stream_id, refused.fields, end_stream=True)
+            if not has_ended:
+                self._ending_early.add(stream_id)
+            return
+        is_gzip = fields.get(b"grpc-encoding") == b"gzip"
+        server_call = ServerCall(self, stream_id, method, call, is_gzip=is_gzip)
+        self._calls[stream_id] = server_call
+        if method.kind.streams_requests:
+            server_call.start_streaming()
+        if has_ended:
+            server_call.data_received(b"", has_ended=True)
+
+    def _describe(self, fields: dict[bytes, bytes]) -> Call:
+        timeout = fields.get(b"grpc-timeout")
+        try:
+            deadline_s = None if timeout is None else self._now_s + parse_timeout_s(timeout)
+        except RpcError as error:
+            raise refused_with(error) from None
+        authority = fields.get(b":authority")
+        if authority != self._authority[0]:
+            text = None if authority is None else authority.decode("latin-1")
+            self._authority = (authority, text)
+        return Call(
+            method=fields[b":path"].decode("latin-1"),
+            metadata=Metadata(fields),
+            peer=self._peer,
+            authority=self._authority[1],
+            deadline_s=deadline_s,
+        )
+
+    def _check_room(self) -> None:
+        limits = self.state.limits
+        if self.state.calls >= limits.calls_max:
+            raise refused_with(_BUSY)
+        if self.engine.unsent_bytes() > limits.unsent_response_bytes:
+            raise refused_with(_UNREAD)
+
+    def _stream_closed(self, stream_id: int) -> None:
+        self._ending_early.discard(stream_id)
+        call = self._calls.pop(stream_id, None)
+        if call is not None:
+            call.client_is_gone()
+
+    # Writing
+
+    def forget(self, call: ServerCall, *, client_has_ended: bool) -> None:
+        """Note that a call was answered; unless its client has ended, it is to be stopped."""
+        self._calls.pop(call.stream_id, None)
+        if not client_has_ended:
+            self._ending_early.add(call.stream_id)
+
+    def wake_when_flushed(self, call: ServerCall) -> None:
+        """Call `make_room` after every flush until it returns True."""
+        self._waiting[call] = None
+
+    def flush_soon(self) -> None:
+        """Write what is queued, together with what others are about to queue."""
+        if not self._is_reading:
+            self.state.flusher.flush_soon(self)
+
+    def flush(self) -> None:
+        """Write what the engine has to send, without waiting: what is left goes to a task."""
+        if self._is_writing:
+            return
+        try:
+            output = self.engine.take_output()
+            if self._ending_early:
+                output += self._stop_clients()
+        except EngineError as error:
+            self._end_with(error)
+            return
+        events = self.engine.take_events()
+        if events:
+            self._handle(events)
+        if output:
+            self._write(output)
+        if self._waiting:
+            for call in [call for call in self._waiting if call.make_room()]:
+                del self._waiting[call]
+
+    def _stop_clients(self) -> bytes:
+        """Reset the streams whose response has left, but whose request goes on."""
+        for stream_id in list(self._ending_early):
+            if not self.engine.unsent_bytes(stream_id):
+                self._ending_early.discard(stream_id)
+                self.engine.reset(stream_id, ErrorCode.NO_ERROR)
+        return self.engine.take_output()
+
+    def _write(self, output: bytes) -> None:
+        try:
+            written = self._wire.write_now(output)
+        except OSError:
+            self.abort()
+            return
+        if written < len(output):
+            self._is_writing = True
+            self._nursery.start_soon(self._write_rest, memoryview(output)[written:])
+
+    async def _write_rest(self, rest: memoryview) -> None:
+        try:
+            for start in range(0, len(rest), WRITE_BYTES):
+                with trio.fail_after(self.state.limits.write_s):
+                    await self._wire.write(rest[start : start + WRITE_BYTES])
+        except (*_NETWORK_ERRORS, trio.TooSlowError):
+            self.abort()
+            return
+        self._is_writing = False
+        self.flush()
+        if self._written is not None and not self._is_writing:
+            self._written.set()
+
+    # The end
+
+    def abort(self) -> None:
+        """End the connection without a word."""
+        self._is_writing = True  # and nothing is written any more
+        self._nursery.cancel_scope.cancel()
+
+    def _end(self) -> None:
+        """Read no more; what is queued is still written."""
+        self._is_over = True
+        self._read_scope.cancel()
+
+    def _end_with(self, error: EngineError) -> None:
+        _log.info("connection ended", extra={"peer": self._peer, "reason": error.reason})
+        self._last_words = error.last_words
+        self._end()
+
+    async def _say_goodbye(self) -> None:
+        with trio.move_on_after(_LINGER_S), suppress(*_NETWORK_ERRORS):
+            if self._is_writing:
+                self._written = trio.Event()
+                await self._written.wait()
+            if self._last_words:
+                await self._wire.write(self._last_words)
+            await self._wire.end_writing()
+            while await self._wire.read():
+                pass
+
+    def announce_end(self) -> None:
+        """Ask the client for no new calls; those on their way are still served."""
+        self.engine.announce_end()
+        self.flush()
+
+    def end_calls(self) -> None:
+        """Refuse calls that were not begun, and end the connection when all are answered."""
+        for call in list(self._calls.values()):
+            call.refuse(shutting_down())
+        self.engine.end()
+        self.flush()
+
+    def check(self, now_s: float) -> None:
+        """End the connection if its client never began, or has vanished."""
+        limits = self.state.limits
+        if not self._is_established:
+            if now_s - self._opened_s > limits.preface_s:
+                self.abort()
+        elif self._pinged_s is None or self._heard_s >= self._pinged_s:
+            self._pinged_s = None
+            if now_s - self._heard_s > limits.keepalive_s:
+                self._pinged_s = now_s
+                self.engine.ping()
+                self.flush()
+        elif now_s - self._pinged_s > limits.keepalive_timeout_s:
+            _log.info("client vanished", extra={"peer": self._peer})
+            self.abort()

@@ -1,0 +1,65 @@
+"""What all connections of a server share. One trio thread; nothing here is locked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, final
+
+import trio
+
+from commitbus.broker.rpc.exchange import Crew
+from commitbus.broker.rpc.http2.limits import ServerLimits
+from commitbus.broker.rpc.http2.wire import READ_BYTES
+from commitbus.broker.rpc.method import Method
+
+
+class Flushable(Protocol):
+    """Something with output that may wait for more of it."""
+
+    def flush(self) -> None:
+        """Write what there is."""
+
+
+@final
+class Flusher:
+    """Writes for many handlers at once.
+
+    What the tasks of one scheduler tick have queued leaves when all of them ran: parked receivers
+    that one message wakes are answered with one write for each connection, not for each receiver.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[Flushable, None] = {}
+        self._asleep = trio.lowlevel.ParkingLot()
+
+    def flush_soon(self, connection: Flushable) -> None:
+        """Have the connection flushed after the tasks that are about to run."""
+        self._waiting[connection] = None
+        self._asleep.unpark()
+
+    async def run(self) -> None:
+        """Flush until cancelled."""
+        while True:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, {}
+                for connection in waiting:
+                    connection.flush()
+            await self._asleep.park()
+
+
+@final
+class ServerState:
+    """Methods, limits, and how much of each limit is used."""
+
+    def __init__(
+        self, methods: Sequence[Method], limits: ServerLimits, nursery: trio.Nursery
+    ) -> None:
+        """Handlers run in this nursery."""
+        self.methods = {method.path.encode(): method for method in methods}
+        self.limits = limits
+        self.crew = Crew(nursery)
+        self.flusher = Flusher()
+        self.read_buffer = bytearray(READ_BYTES)
+        self.calls = 0
+        """In flight: their clients wait for an answer, or their handlers have not ended."""
+        self.held_request_bytes = 0

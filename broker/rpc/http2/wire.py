@@ -1,0 +1,121 @@
+"""The bytes of one connection: how they are read and written, plaintext or TLS.
+
+Trio's streams make several task switches for each call. A plaintext connection is read and written
+at its file descriptor instead, and waits only where the kernel would make it wait.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol, TypeAlias, final
+
+import trio
+
+READ_BYTES = 256 * 1024
+"""What one read takes at most: 190 requests of 1.3 KB, answered in 5 ms with one write."""
+WRITE_BYTES = 64 * 1024
+"""What one write after a full socket takes: the unit that a slow reader's deadline is for."""
+
+Stream: TypeAlias = "trio.SocketStream | trio.SSLStream[trio.SocketStream]"
+
+
+class Wire(Protocol):
+    """A connected byte stream. One task reads; whoever likes writes, but one at a time."""
+
+    async def read(self) -> bytes | memoryview:
+        """Return what has arrived, waiting for something; empty at the end of the stream.
+
+        The bytes are valid until the next checkpoint.
+
+        Raises:
+            OSError, trio.BrokenResourceError: the connection broke.
+        """
+
+    def write_now(self, data: bytes) -> int:
+        """Write what can be written without waiting; return how much that was.
+
+        Raises:
+            OSError: the connection broke.
+        """
+
+    async def write(self, data: bytes | memoryview) -> None:
+        """Write everything.
+
+        Raises:
+            OSError, trio.BrokenResourceError: the connection broke.
+        """
+
+    async def end_writing(self) -> None:
+        """Tell the peer that nothing follows."""
+
+    async def close(self) -> None:
+        """Close the connection."""
+
+
+@final
+class PlainWire:
+    """A TCP or Unix socket without anything on top."""
+
+    def __init__(self, stream: trio.SocketStream, buffer: bytearray) -> None:
+        """All connections of a thread may share the buffer: nothing awaits between two reads."""
+        self._stream = stream
+        self._fd = stream.socket.fileno()
+        self._buffer, self._view = buffer, memoryview(buffer)
+        self._has_waited = True
+
+    async def read(self) -> bytes | memoryview:  # noqa: D102 - as Wire
+        if not self._has_waited:
+            # A client that always has more must not keep the others waiting.
+            await trio.lowlevel.checkpoint()
+        self._has_waited = False
+        while True:
+            try:
+                size = os.readv(self._fd, [self._buffer])
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._fd)
+                self._has_waited = True
+            else:
+                return self._view[:size]
+
+    def write_now(self, data: bytes) -> int:  # noqa: D102
+        try:
+            return os.write(self._fd, data)
+        except BlockingIOError:
+            return 0
+
+    async def write(self, data: bytes | memoryview) -> None:  # noqa: D102
+        await self._stream.send_all(data)
+
+    async def end_writing(self) -> None:  # noqa: D102
+        await self._stream.send_eof()
+
+    async def close(self) -> None:  # noqa: D102
+        await trio.aclose_forcefully(self._stream)
+
+
+@final
+class TlsWire:
+    """A TLS stream; trio's own does the work."""
+
+    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
+        self._stream = stream
+
+    async def read(self) -> bytes | memoryview:  # noqa: D102 - as Wire
+        return bytes(await self._stream.receive_some(READ_BYTES))
+
+    def write_now(self, data: bytes) -> int:  # noqa: D102
+        return 0
+
+    async def write(self, data: bytes | memoryview) -> None:  # noqa: D102
+        await self._stream.send_all(data)
+
+    async def end_writing(self) -> None:  # noqa: D102
+        await self._stream.transport_stream.send_eof()
+
+    async def close(self) -> None:  # noqa: D102
+        await trio.aclose_forcefully(self._stream)
+
+
+def wire_of(stream: Stream, buffer: bytearray) -> Wire:
+    """Return the fastest way to read and write a stream."""
+    return PlainWire(stream, buffer) if isinstance(stream, trio.SocketStream) else TlsWire(stream)

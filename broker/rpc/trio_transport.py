@@ -1,0 +1,76 @@
+"""Serves methods over gRPC on trio itself: no other event loop, no other thread.
+
+HTTP/2 is libnghttp2's; gRPC on top of it is `http2/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+
+from commitbus.broker.rpc.defaults import (
+    CONCURRENT_CALLS_MAX,
+    DRAIN_GRACE_S,
+    MAX_MESSAGE_BYTES,
+)
+from commitbus.broker.rpc.http2.limits import ServerLimits
+from commitbus.broker.rpc.http2.server import Http2Server
+from commitbus.broker.rpc.listen.accept import AcceptOptions
+from commitbus.broker.rpc.listen.certificate import TlsContexts
+from commitbus.broker.rpc.listen.sockets import open_listeners
+from commitbus.broker.rpc.method import Method
+from commitbus.broker.rpc.standard_services import with_standard_services
+
+
+async def serve(
+    methods: Sequence[Method],
+    *,
+    listen: str,
+    unix_socket: Path | None = None,
+    accept_options: AcceptOptions | None = None,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    concurrent_calls_max: int = CONCURRENT_CALLS_MAX,
+    limits: ServerLimits | None = None,
+    drain_grace_s: float = DRAIN_GRACE_S,
+    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve the methods, health and reflection until cancelled.
+
+    When cancelled, health turns NOT_SERVING, new connections are refused and clients asked for no
+    new calls, unary calls may take `drain_grace_s` to finish, and then everything left is cancelled
+    and answered with UNAVAILABLE.
+
+    Args:
+        methods: what is served. Their handlers run in this trio thread.
+        listen: `HOST:PORT`; port 0 takes a free one.
+        unix_socket: the path of a socket to listen on as well.
+        accept_options: TLS and PROXY protocol; without it, plaintext and TLS as the client begins,
+            with a certificate made for the occasion.
+        max_message_bytes: the largest request message that is accepted.
+        concurrent_calls_max: calls at the same time, parked ones counted; beyond it the client
+            gets RESOURCE_EXHAUSTED.
+        limits: all limits; these two are not looked at then.
+        drain_grace_s: how long unary calls in flight may take after a cancellation.
+        task_status: told the port as soon as calls are accepted.
+
+    Raises:
+        ListenError: the address is malformed, taken, or not this machine's.
+    """
+    limits = limits or ServerLimits(max_message_bytes, concurrent_calls_max)
+    options = accept_options or AcceptOptions(tls=TlsContexts())
+    health, all_methods = with_standard_services(methods)
+    with open_listeners(listen, unix_socket) as listeners:
+        server = Http2Server(all_methods, limits)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.run, listeners.sockets, options)
+            try:
+                task_status.started(listeners.port)
+                await trio.sleep_forever()
+            finally:
+                health.stop_serving()
+                with trio.CancelScope(shield=True):
+                    for listener in listeners.sockets:
+                        await listener.aclose()
+                    await server.stop(drain_grace_s)
