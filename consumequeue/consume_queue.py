@@ -137,6 +137,10 @@ class ConsumeQueue:
         """
         return decode_units(self._read(start, max_count))
 
+    def unit_tuples(self, start: QueueOffset, max_count: int) -> list[tuple[int, int, int]]:
+        """Return as `units`, but as bare tuples: for who makes something of their own of them."""
+        return list(UNIT.iter_unpack(self._read(start, max_count)))
+
     def units_array(self, start: QueueOffset, max_count: int) -> npt.NDArray[np.void]:
         """Return as `units`, but as a read-only array of `UNIT_DTYPE`, shape (count,)."""
         return np.frombuffer(self._read(start, max_count), dtype=UNIT_DTYPE)

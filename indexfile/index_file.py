@@ -237,15 +237,16 @@ class IndexFile:
         (index,) = SLOT.unpack_from(self._view, slot_position)
         above = header.index_count
         while 0 < index < above:
-            entry = self.entry(index)
+            entry_hash, physical_offset, seconds, previous = ENTRY.unpack_from(
+                self._view, self._entries_position + index * ENTRY_BYTES
+            )
             # The first entry's seconds count from where the previous file ended.
-            seconds = entry.seconds if index > 1 else 0
-            earliest_ms = header.begin_timestamp + seconds * 1000
+            earliest_ms = header.begin_timestamp + (seconds * 1000 if index > 1 else 0)
             if earliest_ms + 999 < begin_ms:
                 return
-            if entry.key_hash == key_hash and earliest_ms <= end_ms and entry.physical_offset >= 0:
-                yield entry.physical_offset
-            above, index = index, entry.previous
+            if entry_hash == key_hash and earliest_ms <= end_ms and physical_offset >= 0:
+                yield PhysicalOffset(physical_offset)
+            above, index = index, previous
 
     def first_index_at(self, physical_offset: int, end: int | None = None) -> int:
         """Return the first index below `end` of a message at or beyond an offset, else `end`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from itertools import chain, groupby, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import final
 
@@ -160,15 +160,20 @@ class IndexService:
         Raises:
             StoreClosedError: The service was closed.
         """
+        if max_count <= 0:
+            return []
         wanted = key_hash(key_text(topic, key, kind))
+        found: list[PhysicalOffset] = []
         with self._lock:
             self._check_open()
-            found = chain.from_iterable(
-                file.candidates(wanted, begin_ms, end_ms) for file in reversed(self._files)
-            )
-            # A message that has a key twice has two entries next to each other.
-            distinct = (offset for offset, _ in groupby(found))
-            return list(islice(distinct, max(max_count, 0)))
+            for file in reversed(self._files):
+                for offset in file.candidates(wanted, begin_ms, end_ms):
+                    # A message that has a key twice has two entries next to each other.
+                    if not found or offset != found[-1]:
+                        found.append(offset)
+                        if len(found) == max_count:
+                            return found
+        return found
 
     def discard_after(self, trusted_timestamp: int) -> None:
         """After an unclean stop: keep of the files that nothing vouches for what is intact.

@@ -181,7 +181,7 @@ class StoreReader:
         if tags_codes is not None:
             scanned = min(max_count * SCAN_FACTOR, max(max_count, SCAN_UNITS_MAX))
         try:
-            units = queue.units(QueueOffset(start), min(scanned, end - start))
+            units = queue.unit_tuples(QueueOffset(start), min(scanned, end - start))
         except OffsetOutOfRangeError:
             if queue.min_offset <= start:
                 raise

@@ -37,6 +37,7 @@ def test_a_topic_that_rocketmq_deleted_and_made_anew(tmp_path: Path) -> None:
         assert units == [
             CqUnit(PhysicalOffset(n * RECORD_BYTES), RECORD_BYTES, n) for n in (15, 16, 17)
         ]
+        assert queue.unit_tuples(QueueOffset(1), 9) == [tuple(unit) for unit in units[1:]]
     queue.close()
 
 
