@@ -1,0 +1,182 @@
+"""The handlers alone, from request bytes to response bytes: CPU time, without a transport."""
+
+from __future__ import annotations
+
+import resource
+import tempfile
+import time
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import trio
+import trio.testing
+from google.protobuf.message import Message
+
+from bench.broker import METADATA, send_request
+from commitbus.broker.config import BrokerConfig
+from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.methods import messaging_methods
+from commitbus.broker.rpc.call import Call
+from commitbus.broker.rpc.method import Method
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.rpc_latency import RpcLatency, timed_methods
+from commitbus.broker.server import RunningBroker, run_broker
+
+MESSAGES = 20_000
+BATCH = 32
+PARKED = 10_000
+PARKED_IN_GROUP = 1_000
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
+
+Row = tuple[str, str, float, str]
+
+
+@final
+@dataclass
+class Deliveries:
+    """What a consumer group was handed."""
+
+    handles: list[str] = field(default_factory=list)
+    size_bytes: int = 0
+
+    async def take(self, response: Message) -> None:
+        """Serialize a response as a transport does."""
+        assert isinstance(response, pb.ReceiveMessageResponse)
+        self.size_bytes += len(response.SerializeToString())
+        if response.HasField("message"):
+            self.handles.append(response.message.system_properties.receipt_handle)
+
+
+def handlers() -> list[Row]:
+    """Send, receive and acknowledge 1 KB messages by calling the handlers directly."""
+    with tempfile.TemporaryDirectory(prefix="commitbus-bench-") as directory:
+        config = BrokerConfig(
+            store_directory=Path(directory, "store"), listen="127.0.0.1:0", auto_create_topics=True
+        )
+        return trio.run(measure, config)
+
+
+async def measure(config: BrokerConfig) -> list[Row]:
+    """Run a broker and call its handlers, their latency measured as if metrics were served."""
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+
+        async def serve(*, task_status: trio.TaskStatus[RunningBroker]) -> None:
+            await run_broker(config, stop, task_status=task_status)
+
+        broker: RunningBroker = await nursery.start(serve)
+        context = broker.context.messaging
+        methods = {
+            method.path.removeprefix(SERVICE): method
+            for method in timed_methods(messaging_methods(context), RpcLatency())
+        }
+        rows = await measure_all(context, methods)
+        stop.set()
+    return rows
+
+
+async def measure_all(context: MessagingContext, methods: dict[str, Method]) -> list[Row]:
+    """Return the rows of all handlers. What is done once for each batch size has two values."""
+    send, receive, ack = (methods[name] for name in ("SendMessage", "ReceiveMessage", "AckMessage"))
+    requests = [send_request(number) for number in range(MESSAGES)]
+    await calls(send, requests[:1])  # makes the topic
+    rows = [await row("handler SendMessage, 1 KB", len(requests), calls(send, requests))]
+    # Only what reput has put into the queues can be received.
+    end = context.store.end_offset
+    assert await trio.to_thread.run_sync(context.store.wait_dispatched, end, 60)
+    for size in (BATCH, 1):
+        group = f"group-{size}"
+        deliveries = Deliveries()
+        name = f"handler ReceiveMessage, {size} of 1 KB per call"
+        work = drain(receive, receive_request(group, size), deliveries)
+        rows.append(await row(name, MESSAGES, work))
+        handles = deliveries.handles
+        requests = [
+            ack_request(group, handles[at : at + size]) for at in range(0, len(handles), size)
+        ]
+        name = f"handler AckMessage, {size} per call"
+        rows.append(await row(name, len(handles), calls(ack, requests)))
+    rows.append(await parked(context, receive))
+    return rows
+
+
+async def parked(context: MessagingContext, receive: Method) -> Row:
+    """Return the memory of a receiver that waits, the transport's share left out."""
+    handler: Any = receive.handler
+    groups = [f"parked-{number}" for number in range(PARKED // PARKED_IN_GROUP)]
+    async with trio.open_nursery() as nursery:
+        for group in groups:
+            await context.group(group)
+        before = resident_bytes()
+        for group in groups:
+            data = receive_request(group, BATCH, topic="Empty")
+            for _ in range(PARKED_IN_GROUP):
+                request = pb.ReceiveMessageRequest.FromString(data)
+                nursery.start_soon(handler, request, call_of(receive), Deliveries().take)
+        await trio.testing.wait_all_tasks_blocked()
+        each = (resident_bytes() - before) / PARKED
+        nursery.cancel_scope.cancel()
+    return ("receiver parked, handler and task", "KB", each / 1024, f"{PARKED:,} of them")
+
+
+def resident_bytes() -> int:
+    """Return how much memory this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+async def row(name: str, messages: int, work: Awaitable[None]) -> Row:
+    """Return what each message costs the handlers' thread; the note has the others' work for it."""
+    process, thread = time.process_time(), time.thread_time()
+    await work
+    thread, process = time.thread_time() - thread, time.process_time() - process
+    others_us = (process - thread) / messages * 1e6
+    return (name, "us/message", thread / messages * 1e6, f"CPU; other threads {others_us:.1f}")
+
+
+async def calls(method: Method, requests: Sequence[bytes]) -> None:
+    """Make unary calls as a transport does; one that was refused is not a fast one."""
+    handler: Any = method.handler
+    for request in requests:
+        answer = handler(method.request_type.FromString(request), call_of(method))
+        response: Any = answer if isinstance(answer, Message) else await answer
+        response.SerializeToString()
+        assert response.status.code == pb.OK, response.status.message
+
+
+async def drain(method: Method, data: bytes, deliveries: Deliveries) -> None:
+    """Receive until every message was delivered."""
+    handler: Any = method.handler
+    while len(deliveries.handles) <= MESSAGES:
+        request = pb.ReceiveMessageRequest.FromString(data)
+        await handler(request, call_of(method), deliveries.take)
+
+
+def receive_request(group: str, batch_size: int, *, topic: str = "Bench") -> bytes:
+    """Return a ReceiveMessage request, serialized."""
+    request = pb.ReceiveMessageRequest(batch_size=batch_size)
+    request.group.name, request.message_queue.topic.name = group, topic
+    request.filter_expression.type, request.filter_expression.expression = pb.TAG, "*"
+    request.invisible_duration.seconds = 600
+    return request.SerializeToString()
+
+
+def ack_request(group: str, handles: Sequence[str]) -> bytes:
+    """Return an AckMessage request, serialized."""
+    request = pb.AckMessageRequest()
+    request.group.name, request.topic.name = group, "Bench"
+    for handle in handles:
+        request.entries.add(message_id="01AABBCCDDEEFF0001", receipt_handle=handle)
+    return request.SerializeToString()
+
+
+def call_of(method: Method) -> Call:
+    """Return what a transport tells about a call."""
+    return Call(
+        method=method.path,
+        metadata=dict(METADATA),
+        peer="127.0.0.1:40000",
+        authority="127.0.0.1:8081",
+        deadline_s=None,
+    )
