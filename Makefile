@@ -41,7 +41,7 @@ contracts: $(STAMP) ## import-linter: the layers of docs/architecture.md
 	$(BIN)/lint-imports
 
 .PHONY: bench
-bench: $(STAMP) ## What one machine does: append, flush, send, start, memory
+bench: $(STAMP) ## What this machine does: append, flush, recover, send; the store beside RocketMQ's
 	$(BIN)/python -m bench $(ARGS)
 
 .PHONY: proto

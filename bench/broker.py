@@ -17,6 +17,7 @@ from pathlib import Path
 
 import grpc
 
+from bench.store_process import anonymous_megabytes
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 BODY = bytes(range(256)) * 4
@@ -161,8 +162,5 @@ def memory_idle() -> list[tuple[str, str, float, str]]:
     """Anonymous memory of a broker that has just started and is idle."""
     with broker() as (process, endpoint, _):
         asyncio.run(send_for(endpoint, send_request(0), 1, 0.1))
-        status = Path(f"/proc/{process.pid}/status").read_text()
-    kilobytes = next(line.split()[1] for line in status.splitlines() if "RssAnon" in line)
-    return [
-        ("anonymous RSS, idle", "MB", int(kilobytes) / 1024, "after a tenth of a second of sends")
-    ]
+        megabytes = anonymous_megabytes(process.pid)
+    return [("anonymous RSS, idle", "MB", megabytes, "after a tenth of a second of sends")]

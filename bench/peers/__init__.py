@@ -1,0 +1,1 @@
+"""Other brokers, driven as ours is, to compare with."""
