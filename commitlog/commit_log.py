@@ -20,10 +20,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
-from struct import Struct
-from typing import Final, TypeAlias, final
+from typing import Final, final
 
 from isal.isal_zlib import crc32
 
@@ -56,7 +54,6 @@ from commitbus.commitlog.record_format import (
     TRANSACTION_PREPARED,
     ZERO_RUN,
     ZERO_RUN_BYTES,
-    EncodedTopic,
     decode_record,
     decode_store_timestamp,
     dispatch_request,
@@ -73,19 +70,28 @@ from commitbus.commitlog.types import (
     Record,
 )
 
-_TOPICS_MAX: Final = 10_000
 _NOT_WRITABLE: Final = -1
-
-_Encoded: TypeAlias = tuple[
-    tuple[str, int] | None, int, Struct, EncodedTopic, bytes, int, int, OutgoingMessage
-]
-"""Queue (None if the message is in none), size, header layout, topic, the properties' length, body
-CRC, system flag, message. A bare tuple, because it is made for every append."""
 
 _concatenate = b"".join
 _pack_properties_length = PROPERTIES_LENGTH.pack
-_new_result = partial(tuple.__new__, AppendResult)
-"""Half the cost of calling the class, as it bypasses a `__new__` written in Python."""
+_new = tuple.__new__
+"""Half the cost of calling a `NamedTuple`, as it bypasses a `__new__` written in Python."""
+
+
+@final
+class _Topic:
+    """What a topic contributes to each of its records, and where its queues end."""
+
+    __slots__ = ("magic_code", "prefixed", "queue_ends")
+
+    def __init__(self, name: str) -> None:
+        data = name.encode()
+        assert data, "a topic has a name"
+        if len(data) > MAX_TOPIC_BYTES:
+            raise MessageRefusedError("the topic", len(data), MAX_TOPIC_BYTES)
+        self.magic_code, self.prefixed = encode_topic(data)
+        self.queue_ends: dict[int, int] = {}
+        """The queue offset that the next message of each queue id gets."""
 
 
 @final
@@ -132,12 +138,11 @@ class CommitLog:
         self._store_flag = STORE_HOST_IPV6_FLAG if store_host.is_ipv6 else 0
         self._max_body_bytes = max_body_bytes
         self._max_record_bytes = file_size - BLANK_RECORD_BYTES
-        self._topics: dict[str, EncodedTopic] = {}
         self._preparer = FilePreparer(self._files)
 
         # Below: changed under the writer lock only.
         self._lock = threading.Lock()
-        self._queue_ends: dict[tuple[str, int], int] = {}
+        self._topics: dict[str, _Topic] = {}
         self._last_store_timestamp = 0
         self._file: MappedFile | None = None
         self._buffer = memoryview(b"")
@@ -191,24 +196,50 @@ class CommitLog:
             StoreReadOnlyError: A flush failed, or the log was opened for reading.
             StoreClosedError: The log was closed.
         """
-        encoded = self._encode(message)
-        key, size = encoded[0], encoded[1]
+        # In one piece, like `append_batch`: a step that both shared would cost a tenth of it.
+        topic = self._topics.get(message.topic) or self._new_topic(message.topic)
+        body, properties = message.body, message.properties
+        body_bytes, properties_bytes = len(body), len(properties)
+        if body_bytes > self._max_body_bytes or properties_bytes >= ZERO_RUN_BYTES:
+            self._check_sizes(body, properties)
+        assert not properties or properties[-1] == 2, "properties end with a separator"
+        born_address, born_port = message.born_host
+        sys_flag = message.sys_flag & ~HOST_FLAGS | self._store_flag
+        if len(born_address) == 16:
+            sys_flag |= BORN_HOST_IPV6_FLAG
+        header = HEADER_FORMATS[sys_flag & HOST_FLAGS]
+        size = header.size + body_bytes + len(topic.prefixed) + 2 + properties_bytes
+        crc = crc32(body) & CRC_MASK
+        queue_id = message.queue_id
         with self._lock:
             if self._position + size > self._limit:
-                self._make_room(size)
-            buffer, position = self._buffer, self._position
-            timestamp = self._now()
-            queue_offset = self._queue_ends.get(key, 0) if key is not None else 0
+                self._make_room("the record", size)
+            position = self._position
+            end = position + size
             physical_offset = self._base_offset + position
-            buffer[position : position + size] = _concatenate(
-                self._parts(encoded, 0, queue_offset, physical_offset, timestamp)
-            )
-            SIZE.pack_into(buffer, position, size)
-            if key is not None:
-                self._queue_ends[key] = queue_offset + 1
-            self._position = position + size
+            timestamp = self._now()
+            # RocketMQ gives no queue offset to what no consume queue will hold.
+            is_queued = not sys_flag & TRANSACTION_PREPARED
+            queue_offset = topic.queue_ends.get(queue_id, 0) if is_queued else 0
+            self._buffer[position:end] = _concatenate((
+                header.pack(
+                    0, topic.magic_code, crc, queue_id, message.flag, queue_offset,
+                    physical_offset, sys_flag, message.born_timestamp, born_address, born_port,
+                    timestamp, self._store_address, self._store_port, message.reconsume_times,
+                    message.prepared_transaction_offset, body_bytes,
+                ),
+                body,
+                topic.prefixed,
+                _pack_properties_length(properties_bytes),
+                properties,
+            ))  # fmt: skip
+            # The size word last: until then the log ends before the record.
+            SIZE.pack_into(self._buffer, position, size)
+            if is_queued:
+                topic.queue_ends[queue_id] = queue_offset + 1
+            self._position = end
             self._end_offset = physical_offset + size
-        return _new_result((physical_offset, size, queue_offset, timestamp))
+        return _new(AppendResult, (physical_offset, size, queue_offset, timestamp))
 
     def append_batch(self, messages: Sequence[OutgoingMessage]) -> list[AppendResult]:
         """Append all of the messages next to each other in one file, or none of them.
@@ -216,37 +247,73 @@ class CommitLog:
         Readers see all at once; so does a recovery after the process was killed. Raises as
         `append`, and `MessageRefusedError` for a batch that no file can hold.
         """
-        encoded = [self._encode(message) for message in messages]
-        total = sum(item[1] for item in encoded)
-        if total > self._max_record_bytes:
-            raise MessageRefusedError("the batch", total, self._max_record_bytes)
-        if not encoded:
+        if not messages:
             return []
+        with self._lock:
+            timestamp = self._now()
+            parts, results, ends = self._encode_batch(messages, timestamp)
+            total = results[-1].end_offset - results[0].physical_offset
+            if self._position + total > self._limit:
+                self._make_room("the batch", total)
+                if self._base_offset + self._position != results[0].physical_offset:
+                    # It goes into the next file, and each record says where it lies.
+                    parts, results, ends = self._encode_batch(messages, timestamp)
+            position = self._position
+            self._buffer[position : position + total] = _concatenate(parts)
+            # The first size word last: until then the log ends before the batch.
+            SIZE.pack_into(self._buffer, position, results[0].size_bytes)
+            for (topic, queue_id), end in ends.items():
+                topic.queue_ends[queue_id] = end
+            self._position = position + total
+            self._end_offset = self._base_offset + self._position
+        return results
+
+    def _encode_batch(
+        self, messages: Sequence[OutgoingMessage], timestamp: int
+    ) -> tuple[list[bytes], list[AppendResult], dict[tuple[_Topic, int], int]]:
+        """Under the lock: return the records as they lie at the log's end, and the queues' ends.
+
+        The first record's size is 0, which hides it until that is replaced.
+        """
         parts: list[bytes] = []
         results: list[AppendResult] = []
-        ends: dict[tuple[str, int], int] = {}
-        with self._lock:
-            if self._position + total > self._limit:
-                self._make_room(total)
-            first, timestamp = self._position, self._now()
-            physical_offset = self._base_offset + first
-            for item in encoded:
-                key, size = item[0], item[1]
-                queue_offset = 0
-                if key is not None:
-                    queue_offset = ends[key] if key in ends else self._queue_ends.get(key, 0)
-                    ends[key] = queue_offset + 1
-                stored_size = size if results else 0
-                parts += self._parts(item, stored_size, queue_offset, physical_offset, timestamp)
-                results.append(_new_result((physical_offset, size, queue_offset, timestamp)))
-                physical_offset += size
-            self._buffer[first : first + total] = _concatenate(parts)
-            # The first size word last: until then the log ends before the batch.
-            SIZE.pack_into(self._buffer, first, encoded[0][1])
-            self._queue_ends.update(ends)
-            self._position = first + total
-            self._end_offset = physical_offset
-        return results
+        ends: dict[tuple[_Topic, int], int] = {}
+        topics, max_body_bytes, store_flag = self._topics, self._max_body_bytes, self._store_flag
+        store_address, store_port = self._store_address, self._store_port
+        physical_offset = self._base_offset + self._position
+        for message in messages:
+            topic = topics.get(message.topic) or self._new_topic(message.topic)
+            body, properties = message.body, message.properties
+            body_bytes, properties_bytes = len(body), len(properties)
+            if body_bytes > max_body_bytes or properties_bytes >= ZERO_RUN_BYTES:
+                self._check_sizes(body, properties)
+            assert not properties or properties[-1] == 2, "properties end with a separator"
+            born_address, born_port = message.born_host
+            sys_flag = message.sys_flag & ~HOST_FLAGS | store_flag
+            if len(born_address) == 16:
+                sys_flag |= BORN_HOST_IPV6_FLAG
+            header = HEADER_FORMATS[sys_flag & HOST_FLAGS]
+            size = header.size + body_bytes + len(topic.prefixed) + 2 + properties_bytes
+            queue_id, queue_offset = message.queue_id, 0
+            if not sys_flag & TRANSACTION_PREPARED:
+                key = topic, queue_id
+                queue_offset = ends[key] if key in ends else topic.queue_ends.get(queue_id, 0)
+                ends[key] = queue_offset + 1
+            parts += (
+                header.pack(
+                    size if results else 0, topic.magic_code, crc32(body) & CRC_MASK, queue_id,
+                    message.flag, queue_offset, physical_offset, sys_flag, message.born_timestamp,
+                    born_address, born_port, timestamp, store_address, store_port,
+                    message.reconsume_times, message.prepared_transaction_offset, body_bytes,
+                ),
+                body,
+                topic.prefixed,
+                _pack_properties_length(properties_bytes),
+                properties,
+            )  # fmt: skip
+            results.append(_new(AppendResult, (physical_offset, size, queue_offset, timestamp)))
+            physical_offset += size
+        return parts, results, ends
 
     def roll(self) -> PhysicalOffset | None:
         """End the current file with a blank record now; the next message goes into the next file.
@@ -265,67 +332,9 @@ class CommitLog:
             self._end_offset = self._base_offset
         return ended
 
-    def _encode(self, message: OutgoingMessage) -> _Encoded:
-        """Check a message and do all that needs no lock."""
-        topic = self._topics.get(message.topic) or self._encode_topic(message.topic)
-        body, properties = message.body, message.properties
-        if len(body) > self._max_body_bytes or len(properties) >= ZERO_RUN_BYTES:
-            self._check_sizes(body, properties)
-        assert not properties or properties[-1] == 2, "properties end with a separator"
-        sys_flag = message.sys_flag & ~HOST_FLAGS | self._store_flag
-        if len(message.born_host.address) == 16:
-            sys_flag |= BORN_HOST_IPV6_FLAG
-        header = HEADER_FORMATS[sys_flag & HOST_FLAGS]
-        size = header.size + len(body) + len(topic.prefixed) + 2 + len(properties)
-        if size > self._max_record_bytes:
-            raise MessageRefusedError("the record", size, self._max_record_bytes)
-        # RocketMQ gives no queue offset to what no consume queue will hold.
-        key = None if sys_flag & TRANSACTION_PREPARED else (message.topic, message.queue_id)
-        return (
-            key,
-            size,
-            header,
-            topic,
-            _pack_properties_length(len(properties)),
-            crc32(body) & CRC_MASK,
-            sys_flag,
-            message,
-        )
-
-    def _parts(
-        self,
-        encoded: _Encoded,
-        stored_size: int,
-        queue_offset: int,
-        physical_offset: int,
-        timestamp: int,
-    ) -> tuple[bytes, bytes, bytes, bytes, bytes]:
-        """Return the parts of a record. A stored size of 0 hides it until that is replaced."""
-        _, _, header, topic, properties_length, crc, sys_flag, message = encoded
-        body = message.body
-        born_address, born_port = message.born_host
-        return (
-            header.pack(
-                stored_size, topic.magic_code, crc, message.queue_id, message.flag, queue_offset,
-                physical_offset, sys_flag, message.born_timestamp, born_address, born_port,
-                timestamp, self._store_address, self._store_port, message.reconsume_times,
-                message.prepared_transaction_offset, len(body),
-            ),
-            body,
-            topic.prefixed,
-            properties_length,
-            message.properties,
-        )  # fmt: skip
-
-    def _encode_topic(self, topic: str) -> EncodedTopic:
-        data = topic.encode()
-        assert data, "a topic has a name"
-        if len(data) > MAX_TOPIC_BYTES:
-            raise MessageRefusedError("the topic", len(data), MAX_TOPIC_BYTES)
-        if len(self._topics) >= _TOPICS_MAX:
-            self._topics.clear()
-        encoded = self._topics[topic] = encode_topic(data)
-        return encoded
+    def _new_topic(self, name: str) -> _Topic:
+        topic = self._topics[name] = _Topic(name)
+        return topic
 
     def _check_sizes(self, body: bytes, properties: bytes) -> None:
         if len(body) > self._max_body_bytes:
@@ -345,8 +354,10 @@ class CommitLog:
         self._last_store_timestamp = timestamp
         return timestamp
 
-    def _make_room(self, size: int) -> None:
+    def _make_room(self, what: str, size: int) -> None:
         """Under the lock: make `size` bytes at the position writable, or say why that cannot be."""
+        if size > self._max_record_bytes:
+            raise MessageRefusedError(what, size, self._max_record_bytes)
         self._check_appendable()
         if self._file is None or self._position + size > self._max_record_bytes:
             self._roll()
@@ -381,27 +392,31 @@ class CommitLog:
 
     def queue_end(self, topic: str, queue_id: int) -> QueueOffset:
         """Return the queue offset that the queue's next message gets; 0 for an unknown queue."""
-        return QueueOffset(self._queue_ends.get((topic, queue_id), 0))
+        known = self._topics.get(topic)
+        return QueueOffset(known.queue_ends.get(queue_id, 0) if known else 0)
 
     def queue_ends(self) -> dict[tuple[str, int], QueueOffset]:
         """Return the next queue offset of each known queue."""
         with self._lock:
-            return {key: QueueOffset(end) for key, end in self._queue_ends.items()}
+            return {
+                (name, queue_id): QueueOffset(end)
+                for name, topic in self._topics.items()
+                for queue_id, end in topic.queue_ends.items()
+            }
 
     def topic_ends(self, topic: str) -> tuple[PhysicalOffset, dict[int, QueueOffset]]:
         """Return the log's end, and by queue id the queue ends of a topic at that moment."""
         with self._lock:
-            ends = {
-                queue_id: QueueOffset(end)
-                for (name, queue_id), end in self._queue_ends.items()
-                if name == topic
-            }
-            return self.end_offset, ends
+            known = self._topics.get(topic)
+            ends = known.queue_ends if known else {}
+            return self.end_offset, {key: QueueOffset(end) for key, end in ends.items()}
 
     def set_queue_ends(self, ends: Mapping[tuple[str, int], QueueOffset]) -> None:
         """Set the next queue offsets of these queues, as recovery or a deleted topic demands."""
         with self._lock:
-            self._queue_ends.update(ends)
+            for (name, queue_id), end in ends.items():
+                topic = self._topics.get(name) or self._new_topic(name)
+                topic.queue_ends[queue_id] = end
 
     # Durability
 

@@ -14,16 +14,17 @@ class Doorbell:
     reading of one attribute, which is what most appends pay.
     """
 
-    __slots__ = ("_event", "_rung")
+    __slots__ = ("_event", "rung")
 
     def __init__(self) -> None:
         self._event = threading.Event()
-        self._rung = False
+        self.rung = False
+        """Whether a ring waits to be taken: who rings very often may look before it calls."""
 
     def ring(self) -> None:
         """Let the waiter go on. What the caller did before is seen by what the waiter does next."""
-        if not self._rung:
-            self._rung = True
+        if not self.rung:
+            self.rung = True
             self._event.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -35,5 +36,5 @@ class Doorbell:
         """
         rung = self._event.wait(timeout_s)
         self._event.clear()
-        self._rung = False
+        self.rung = False
         return rung

@@ -52,6 +52,7 @@ class FlushService:
     ) -> None:
         """`publish` stores the watermark; it is called first, before anyone hears of the flush."""
         self._target, self._policy, self._publish = target, policy, publish
+        self._pending_bytes_max = policy.pending_bytes_max
         self._requested, self._hurry = Doorbell(), Doorbell()
         self._stopping = False
         self._advanced = threading.Condition()
@@ -83,13 +84,14 @@ class FlushService:
         """Start the thread."""
         self._thread.start()
 
-    def request(self, end: PhysicalOffset) -> None:
-        """Ask for everything up to `end` to become durable, in the time the mode allows.
+    def request(self, end: int) -> None:
+        """Ask for everything up to the offset `end` to become durable, in the time the mode allows.
 
         Returns at once; called with every append, from any thread.
         """
-        self._requested.ring()
-        if end - self._durable >= self._policy.pending_bytes_max:
+        if not self._requested.rung:
+            self._requested.ring()
+        if end - self._durable >= self._pending_bytes_max and not self._hurry.rung:
             self._hurry.ring()
 
     def wait_durable(self, end: PhysicalOffset, timeout_s: float | None = None) -> bool:

@@ -125,6 +125,7 @@ class MessageStore(StoreReader):
             file_system=file_system,
         )
         self._is_sync = config.flush.mode is FlushMode.SYNC_FLUSH
+        self._request_flush, self._wake_reput = self._flush.request, self._reput.wake
         self._flush.add_listener(self._housekeeping.flushed)
         if self._is_sync:
             self._flush.add_listener(lambda _: self._reput.wake())
@@ -245,7 +246,9 @@ class MessageStore(StoreReader):
         if self._closed or self._failure or self._reput.full_disk or self._housekeeping.refusal:
             self._refuse()
         result = self._log.append(message)
-        self._appended(result)
+        self._request_flush(result[0] + result[1])
+        if not self._is_sync:
+            self._wake_reput()
         return result
 
     def put_batch(self, messages: Sequence[OutgoingMessage]) -> list[AppendResult]:
@@ -254,13 +257,10 @@ class MessageStore(StoreReader):
             self._refuse()
         results = self._log.append_batch(messages)
         if results:
-            self._appended(results[-1])
+            self._request_flush(results[-1].end_offset)
+            if not self._is_sync:
+                self._wake_reput()
         return results
-
-    def _appended(self, result: AppendResult) -> None:
-        self._flush.request(result.end_offset)
-        if not self._is_sync:
-            self._reput.wake()
 
     def _refuse(self) -> None:
         if self._closed:
@@ -340,6 +340,11 @@ class MessageStore(StoreReader):
     def dispatch_behind_bytes(self) -> int:
         """How much of what may be shown is not in the queues yet."""
         return max(0, self.confirm_offset - self._reput.dispatched_to.physical_offset)
+
+    @property
+    def indexed_to(self) -> PhysicalOffset:
+        """Up to where messages are found by key."""
+        return self._reput.indexed_to
 
     @property
     def flush_behind_bytes(self) -> int:

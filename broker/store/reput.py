@@ -107,9 +107,12 @@ class Reput:
         # Monotonic time before which a full disk is not tried again; 0 while there is room.
         self._index_resumes_s = 0.0
         self._bell = Doorbell()
+        self.wake: Final = self._bell.ring
+        """Says that the confirm offset may have moved. Returns at once, from any thread."""
         self._stopping = False
         self._batch_count = 0
-        self._full_disk: DiskFullError | None = None
+        self.full_disk: DiskFullError | None = None
+        """Why the queues stand still until there is room on the disk, None while they do not."""
         self._caught_up = threading.Condition()
         self._failure: ReputFailedError | None = None
         self._arrival_listeners: tuple[Callable[[Sequence[Arrival]], None], ...] = ()
@@ -126,11 +129,6 @@ class Reput:
         """How far the index is filled."""
         return self._indexed_to
 
-    @property
-    def full_disk(self) -> DiskFullError | None:
-        """Why the queues stand still until there is room on the disk, None while they do not."""
-        return self._full_disk
-
     def add_arrival_listener(self, listener: Callable[[Sequence[Arrival]], None]) -> None:
         """Call `listener` on the reput thread, once per batch. What it raises is logged."""
         self._arrival_listeners = (*self._arrival_listeners, listener)
@@ -142,10 +140,6 @@ class Reput:
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
-        self._bell.ring()
-
-    def wake(self) -> None:
-        """Say that the confirm offset may have moved. Returns at once, from any thread."""
         self._bell.ring()
 
     def wait_dispatched(self, end: PhysicalOffset, timeout_s: float | None = None) -> bool:
@@ -178,7 +172,7 @@ class Reput:
     def _run(self) -> None:
         try:
             while True:
-                waits_for_room = self._full_disk is not None or self._index_resumes_s > 0
+                waits_for_room = self.full_disk is not None or self._index_resumes_s > 0
                 self._bell.wait(FULL_DISK_RETRY_S if waits_for_room else None)
                 # Read before the work: what was confirmed before stop() is then still dispatched.
                 last = self._stopping
@@ -207,11 +201,11 @@ class Reput:
         try:
             self._queues.put(requests)
         except DiskFullError as error:
-            if self._full_disk is None:
+            if self.full_disk is None:
                 _logger.warning("consume queues wait for disk space", extra={"path": error.path})
-            self._full_disk = error
+            self.full_disk = error
             return False
-        self._full_disk = None
+        self.full_disk = None
         if self._indexed_to >= start:
             self._put_index(requests, end)
         timestamp = last_store_timestamp(requests) or self._dispatched.store_timestamp

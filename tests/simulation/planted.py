@@ -157,7 +157,7 @@ def _sparse_file(patch: pytest.MonkeyPatch) -> None:
 def _lost_wake_up(patch: pytest.MonkeyPatch) -> None:
     def wait(self: Doorbell, timeout_s: float | None = None) -> bool:
         rung = self._event.wait(timeout_s)
-        self._rung = False
+        self.rung = False
         self._event.clear()
         return rung
 
