@@ -138,11 +138,15 @@ def _is_durable(inode: Inode, low: int, high: int) -> bool:
 
 
 def derived_files(disk: Disk) -> dict[str, list[bytes]]:
-    """Return the bytes of the consume queues by path, and of the index files in order."""
+    """Return the bytes of the consume queues by path, and of the index files in order.
+
+    A queue file without a unit says nothing: one may be there for messages that were lost.
+    """
     derived: dict[str, list[bytes]] = {}
     for path, inode in disk.files():
         if "consumequeue" in path.parts:
-            derived[str(path)] = [bytes(inode.cache)]
+            if any(inode.cache):
+                derived[str(path)] = [bytes(inode.cache)]
         elif "index" in path.parts:
             derived.setdefault("index", []).append(bytes(inode.cache))
     return derived
