@@ -23,6 +23,9 @@ from commitbus.flush.policy import FlushMode, FlushPolicy
 from commitbus.indexfile.index_service import IndexService
 
 MESSAGES = 200_000
+LOG_MESSAGES = 800_000
+"""Nearly a GiB, one log file: what a recovery does once for each file would count four times in
+s/GiB of the smaller store."""
 DISPATCH_BATCH = 2048
 LOOKUPS = 5000
 FETCHES = 5000
@@ -34,12 +37,12 @@ CONFIG = StoreConfig(flush=FlushPolicy(mode=FlushMode.ASYNC_FLUSH))
 
 
 @contextmanager
-def filled_store() -> Iterator[Path]:
-    """A store of 1 KB messages that was closed cleanly."""
+def filled_store(messages: int) -> Iterator[Path]:
+    """A store of so many 1 KB messages that was closed cleanly."""
     with tempfile.TemporaryDirectory(prefix="commitbus-bench-") as directory:
         path = Path(directory) / "store"
         with MessageStore.open(path, CONFIG) as store:
-            for start in range(0, MESSAGES, BATCH):
+            for start in range(0, messages, BATCH):
                 store.put_batch([message(number) for number in range(start, start + BATCH)])
             seconds_until_dispatched(store, 0)
         yield path
@@ -83,7 +86,7 @@ def opened_index(directory: Path) -> Iterator[IndexService]:
 def recover_and_rebuild() -> list[tuple[str, str, float, str]]:
     """Check every record of a log, then derive all queues and the whole index from it."""
     note = f"CPU, 1 KB messages, pages in memory; kernels: {ready_kernels().name}"
-    with filled_store() as path, opened_log(path) as log:
+    with filled_store(LOG_MESSAGES) as path, opened_log(path) as log:
         recover_abnormally(log, durable_watermark=None, trusted_timestamp=0)
         start = time.thread_time()
         end = recover_abnormally(log, durable_watermark=None, trusted_timestamp=0).end
@@ -109,7 +112,7 @@ def recover_and_rebuild() -> list[tuple[str, str, float, str]]:
 
 def look_up() -> list[tuple[str, str, float, str]]:
     """Find single messages by key, and fetch runs of 32 from a queue."""
-    with filled_store() as path:
+    with filled_store(MESSAGES) as path:
         with opened_index(path / "index") as index:
             keys = [f"key-{number * 97 % MESSAGES}" for number in range(LOOKUPS)]
             start = time.perf_counter()

@@ -83,7 +83,7 @@ class PythonKernels:
         verify_crc: bool,
     ) -> RecordColumns:
         """Return the intact records from `position` on."""
-        positions = np.array(_follow_chain(view, position, max_records), np.int64)
+        positions = _follow_chain(view, position, max_records)
         return RecordColumns(
             _check(view, positions, base_offset, topics, verify_crc=verify_crc), topics
         )
@@ -157,15 +157,18 @@ class PythonKernels:
         return len(heads) - int(np.count_nonzero(heads))
 
 
-def _follow_chain(view: memoryview, position: int, max_records: int) -> list[int]:
+def _follow_chain(view: memoryview, position: int, max_records: int) -> Int64s:
     """Return where records may begin: each where the size of the one before says."""
-    positions: list[int] = []
-    size_at = SIZE_WORD.unpack_from
     last_start = len(view) - MIN_RECORD_BYTES
-    for _ in range(max_records):
+    most = max((len(view) - position) // MIN_RECORD_BYTES, 0)
+    positions = np.empty(min(max_records, most), np.int64)
+    # Stored there at once: making an array of a list is a tenth of the loop.
+    store = positions.data
+    size_at = SIZE_WORD.unpack_from
+    for row in range(len(positions)):
         if position > last_start:
-            break
-        positions.append(position)
+            return positions[:row]
+        store[row] = position
         position += size_at(view, position)[0]
     return positions
 
