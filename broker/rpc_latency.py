@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Awaitable, Iterable
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, Final, NamedTuple, final
 
 import trio
@@ -27,26 +27,36 @@ class CallLabels(NamedTuple):
     result: str
 
 
+class _Series:
+    """The calls that have the same labels."""
+
+    __slots__ = ("counts", "sum_ms")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LATENCY_BUCKETS_MS) + 1)
+        self.sum_ms = 0.0
+
+    def add(self, elapsed_ms: float) -> None:
+        """Count one call."""
+        self.counts[bisect_left(LATENCY_BUCKETS_MS, elapsed_ms)] += 1
+        self.sum_ms += elapsed_ms
+
+
 @final
 class RpcLatency:
     """How long calls took. Filled on the trio thread."""
 
     def __init__(self) -> None:
-        self._counts: dict[CallLabels, list[int]] = {}
-        self._sums_ms: dict[CallLabels, float] = defaultdict(float)
+        self._series: dict[CallLabels, _Series] = {}
 
-    def observe(self, calls: CallLabels, elapsed_ms: float) -> None:
-        """Count one call."""
-        counts = self._counts.get(calls)
-        if counts is None:
-            counts = self._counts[calls] = [0] * (len(LATENCY_BUCKETS_MS) + 1)
-        counts[bisect_left(LATENCY_BUCKETS_MS, elapsed_ms)] += 1
-        self._sums_ms[calls] += elapsed_ms
+    def series(self, calls: CallLabels) -> _Series:
+        """Return where to count calls that have these labels."""
+        return self._series.setdefault(calls, _Series())
 
     def snapshot(self) -> list[tuple[CallLabels, list[int], float]]:
         """Return a copy: labels, calls per bucket (the last one has no bound), milliseconds."""
         return [
-            (calls, list(counts), self._sums_ms[calls]) for calls, counts in self._counts.items()
+            (calls, list(series.counts), series.sum_ms) for calls, series in self._series.items()
         ]
 
 
@@ -59,86 +69,106 @@ def timed_methods(methods: Iterable[Method], latency: RpcLatency) -> list[Method
 
 
 def _timed(method: Method, latency: RpcLatency) -> Method:
-    name = method.path.rpartition("/")[2]
     if method.kind is MethodKind.UNARY:
-        return replace(method, handler=_timed_unary(name, method.handler, latency))
+        return replace(method, handler=_timed_unary(method, _MethodLatency(method, latency)))
     if method.kind is MethodKind.SERVER_STREAM:
-        return replace(method, handler=_timed_stream(name, method.handler, latency))
+        return replace(method, handler=_timed_stream(method, _MethodLatency(method, latency)))
     return method
 
 
-def _timed_unary(name: str, handler: Any, latency: RpcLatency) -> Any:  # noqa: ANN401 - as Method
+@final
+class _MethodLatency:
+    """Counts the calls of one method."""
+
+    def __init__(self, method: Method, latency: RpcLatency) -> None:
+        self._name = method.path.rpartition("/")[2]
+        self._is_long_polling = "true" if method.kind.streams_responses else "false"
+        self._latency = latency
+        self._succeeded: dict[int, _Series] = {}
+
+    def succeeded(self, begin_s: float, code: int) -> None:
+        """Count a call that was answered, with the code of its status."""
+        elapsed_ms = (perf_counter() - begin_s) * 1000
+        series = self._succeeded.get(code)
+        if series is None:
+            # Kept at hand, because making and looking up the labels takes longer than counting.
+            series = self._succeeded[code] = self._labelled(code, "success")
+        series.add(elapsed_ms)
+
+    def failed(self, begin_s: float, code: int, error: BaseException) -> None:
+        """Count a call that ended with an error, with what was answered before."""
+        elapsed_ms = (perf_counter() - begin_s) * 1000
+        cancelled = isinstance(error, trio.Cancelled)
+        result = "cancelled" if cancelled else "process_request_failed"
+        shown = error.code.name if isinstance(error, RpcError) else code
+        self._labelled(shown, result).add(elapsed_ms)
+
+    def _labelled(self, code: int | str, result: str) -> _Series:
+        # RocketMQ labels an answer with the number of its code; one without counts as good.
+        return self._latency.series(
+            CallLabels(self._name, str(code or "OK"), self._is_long_polling, result)
+        )
+
+
+def _timed_unary(method: Method, latency: _MethodLatency) -> Any:  # noqa: ANN401 - as Method
+    handler: Any = method.handler
+
     def timed(request: Message, call: Call) -> Message | Awaitable[Message]:
-        watch = _Stopwatch(name, latency, is_long_polling=False)
+        begin_s = perf_counter()
         try:
             response = handler(request, call)
         except Exception as error:
-            watch.stop(error)
+            latency.failed(begin_s, 0, error)
             raise
         # A handler that need not wait stays one: the transport serves it without a task.
         if isinstance(response, Message):
-            watch.response_code = _code_of(response)
-            watch.stop(None)
+            latency.succeeded(begin_s, _code_of(response))
             return response
-        return finished(watch, response)
+        return finished(begin_s, response)
 
-    async def finished(watch: _Stopwatch, response: Awaitable[Message]) -> Message:
-        with watch:
+    async def finished(begin_s: float, response: Awaitable[Message]) -> Message:
+        try:
             message = await response
-            watch.response_code = _code_of(message)
+        except BaseException as error:
+            latency.failed(begin_s, 0, error)
+            raise
+        latency.succeeded(begin_s, _code_of(message))
         return message
 
     return timed
 
 
-def _timed_stream(name: str, handler: Any, latency: RpcLatency) -> Any:  # noqa: ANN401 - as Method
+def _timed_stream(method: Method, latency: _MethodLatency) -> Any:  # noqa: ANN401 - as Method
+    handler: Any = method.handler
+
     async def timed(request: Message, call: Call, send: Send) -> None:
-        watch = _Stopwatch(name, latency, is_long_polling=True)
-
-        async def noting_send(message: Message) -> None:
-            watch.response_code = watch.response_code or _code_of(message)
-            await send(message)
-
-        with watch:
-            await handler(request, call, noting_send)
+        begin_s, noting = perf_counter(), _NotingSend(send)
+        try:
+            await handler(request, call, noting.send)
+        except BaseException as error:
+            latency.failed(begin_s, noting.code, error)
+            raise
+        latency.succeeded(begin_s, noting.code)
 
     return timed
 
 
 @final
-class _Stopwatch:
-    """Measures a call and tells how it ended."""
+class _NotingSend:
+    """Sends responses, and knows the first code among them."""
 
-    __slots__ = ("_begin_s", "_is_long_polling", "_latency", "_name", "response_code")
+    __slots__ = ("_send", "code")
 
-    def __init__(self, name: str, latency: RpcLatency, *, is_long_polling: bool) -> None:
-        self._name, self._latency = name, latency
-        self._is_long_polling = "true" if is_long_polling else "false"
-        self.response_code = ""
-        self._begin_s = trio.current_time()
+    def __init__(self, send: Send) -> None:
+        self._send, self.code = send, 0
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        self.stop(error)
-
-    def stop(self, error: BaseException | None) -> None:
-        """Count the call."""
-        elapsed_ms = (trio.current_time() - self._begin_s) * 1000
-        if error is None:
-            result = "success"
-        elif isinstance(error, trio.Cancelled):
-            result = "cancelled"
-        else:
-            result = "process_request_failed"
-        code = error.code.name if isinstance(error, RpcError) else self.response_code
-        self._latency.observe(
-            CallLabels(self._name, code or "OK", self._is_long_polling, result), elapsed_ms
-        )
+    def send(self, message: Message) -> Awaitable[None]:
+        """Send a response."""
+        self.code = self.code or _code_of(message)
+        return self._send(message)
 
 
-def _code_of(response: Message) -> str:
-    """Return the number of the response's status, as RocketMQ labels it; empty without one."""
+def _code_of(response: Message) -> int:
+    """Return the code of the response's status; 0 without one."""
     status = getattr(response, "status", None)
-    return str(status.code) if status is not None and status.code else ""
+    return status.code if status is not None else 0
