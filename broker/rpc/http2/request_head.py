@@ -13,17 +13,18 @@ from commitbus.broker.rpc.method import Method
 RESPONSE_FIELDS: Final = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 CONTENT_TYPE: Final = b"application/grpc"
 
-_NOT_POST: Final = ((b":status", b"405"), (b"allow", b"POST"))
-_NOT_GRPC: Final = ((b":status", b"415"), (b"accept", CONTENT_TYPE))
+_NOT_POST: Final = ((b":status", b"405"), (b"allow", b"POST"), (b"content-type", b"text/plain"))
+_NOT_GRPC: Final = ((b":status", b"415"), (b"content-type", b"text/plain"))
+_HINT: Final = b"This port speaks gRPC.\n"
 _ACCEPT_ENCODING: Final = (b"grpc-accept-encoding", b",".join(ACCEPTED_ENCODINGS))
 
 
 @final
 class HeadRefusedError(Exception):
-    """A request is answered with nothing but these fields."""
+    """A request is answered with these fields, and this text for whoever came with a browser."""
 
-    def __init__(self, fields: Headers) -> None:
-        self.fields = fields
+    def __init__(self, fields: Headers, text: bytes = b"") -> None:
+        self.fields, self.text = fields, text
         super().__init__(fields)
 
 
@@ -34,13 +35,14 @@ def method_of(fields: Mapping[bytes, bytes], methods: Mapping[bytes, Method]) ->
         HeadRefusedError: it is no gRPC (HTTP's own statuses 405 and 415), or names a method or an
             encoding that there is not (UNIMPLEMENTED).
     """
-    if fields.get(b":method") != b"POST":
-        raise HeadRefusedError(_NOT_POST)
+    verb = fields.get(b":method")
+    if verb != b"POST":
+        raise HeadRefusedError(_NOT_POST, b"" if verb == b"HEAD" else _HINT)
     # `application/grpc`, `application/grpc+proto`, `application/grpc;charset=utf-8`; whether it
     # also says `te: trailers` tells no more, and some proxies drop it.
     kind, rest = fields.get(b"content-type", b"")[:16], fields.get(b"content-type", b"")[16:17]
     if kind.lower() != CONTENT_TYPE or rest not in (b"", b"+", b";"):
-        raise HeadRefusedError(_NOT_GRPC)
+        raise HeadRefusedError(_NOT_GRPC, _HINT)
     method = methods.get(fields.get(b":path", b""))
     if method is None:
         path = fields.get(b":path", b"").decode("latin-1")

@@ -148,7 +148,9 @@ class ServerConnection:
             call = self._describe(fields)
             self._check_room()
         except HeadRefusedError as refused:
-            self.engine.submit_headers(stream_id, refused.fields, end_stream=True)
+            self.engine.submit_headers(stream_id, refused.fields, end_stream=not refused.text)
+            if refused.text:
+                self.engine.submit_data(stream_id, refused.text, end_stream=True)
             if not has_ended:
                 self._ending_early.add(stream_id)
             return

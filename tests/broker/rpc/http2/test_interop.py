@@ -1,0 +1,126 @@
+"""Programs of others that judge servers: gRPC's own interoperability client, and h2spec."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+GRPC_CLIENT = "google.golang.org/grpc/interop/client@v1.85.0"
+H2SPEC = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
+
+# Not here: custom_metadata (a call of ours answers with a status and messages, never with metadata
+# of its own), orca_* (load reports), pick_first_unary (a client that chooses between servers), and
+# the cases for credentials, which servers other than Google's do not take.
+CASES = [
+    "cancel_after_begin",
+    "cancel_after_first_response",
+    "client_streaming",
+    "empty_stream",
+    "empty_unary",
+    "large_unary",
+    "ping_pong",
+    "server_streaming",
+    "special_status_message",
+    "status_code_and_message",
+    "timeout_on_sleeping_server",
+    "unimplemented_method",
+    "unimplemented_service",
+]
+
+# Each is libnghttp2's own answer, and its bare server fails them too: see
+# broker/rpc/http2/adr/0001-libnghttp2.md.
+H2SPEC_FAILURES = {
+    "closed: Sends a DATA frame",
+    "closed: Sends a DATA frame after sending RST_STREAM frame",
+    "closed: Sends a HEADERS frame",
+    "closed: Sends a HEADERS frame after sending RST_STREAM frame",
+    "Sends a PRIORITY frame with 0x0 stream identifier",
+    "Sends PRIORITY frame that depend on itself",
+    "Sends multiple WINDOW_UPDATE frames increasing the flow control window to above 2^31-1 on a "
+    "stream",
+    "Sends stream identifier that is numerically smaller than previous",
+}
+# Passes only while the 10,000 streams that it opens are not answered as fast as it opens them.
+H2SPEC_RACE = (
+    "Sends HEADERS frames that causes their advertised concurrent stream limit to be exceeded"
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def build_go(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Builds a Go program from the module proxy; without Go or the proxy the test is skipped."""
+    directory = tmp_path_factory.mktemp("go")
+
+    def build(program: str) -> Path:
+        if shutil.which("go") is None:
+            pytest.skip(f"{program} is built with go, which is not installed")
+        done = subprocess.run(
+            ["go", "install", program],
+            env={**os.environ, "GOBIN": str(directory)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            pytest.skip(f"go could not fetch {program}: {done.stderr.strip()[-200:]}")
+        return directory / program.partition("@")[0].rsplit("/", 1)[1]
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[str]:
+    """A server of the interoperability service, in a process of its own."""
+    script = Path(__file__).with_name("interop_server.py")
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield server.stdout.readline().strip()
+        finally:
+            server.kill()
+
+
+def test_grpcs_own_interoperability_cases_pass(build_go: Callable[[str], Path], port: str) -> None:
+    """With grpc-go as the client, in plaintext."""
+    client = build_go(GRPC_CLIENT)
+    for case in CASES:
+        done = subprocess.run(
+            [client, "-server_host=127.0.0.1", f"-server_port={port}", f"-test_case={case}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, f"{case}: {done.stderr}"
+
+
+def test_h2spec_finds_nothing_but_what_libnghttp2_does(
+    build_go: Callable[[str], Path], port: str
+) -> None:
+    """145 cases; those that fail are listed above, and explained."""
+    h2spec = build_go(H2SPEC)
+    path = "/grpc.testing.TestService/EmptyCall"
+    done = subprocess.run(
+        [h2spec, "-h", "127.0.0.1", "-p", port, "-P", path, "-o", "3"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    # A failed case is printed twice: as it fails, and in the summary.
+    mark = "\N{MULTIPLICATION SIGN} "
+    failures = {
+        line.rpartition(mark)[2].partition(": ")[2]
+        for line in done.stdout.splitlines()
+        if mark in line
+    }
+    assert "145 tests" in done.stdout, done.stdout + done.stderr
+    assert failures - {H2SPEC_RACE} <= H2SPEC_FAILURES, done.stdout
