@@ -44,6 +44,7 @@ from commitbus.commitlog.errors import (
     StoreReadOnlyError,
 )
 from commitbus.commitlog.file_system import FileSystem, RealFileSystem
+from commitbus.commitlog.framed import FramedBatch
 from commitbus.commitlog.recovery import Progress, no_progress
 from commitbus.commitlog.types import AppendResult, OutgoingMessage, PhysicalOffset, QueueOffset
 from commitbus.consumequeue.consume_queue import ConsumeQueue
@@ -261,6 +262,20 @@ class MessageStore(StoreReader):
             if not self._is_sync:
                 self._wake_reput()
         return results
+
+    def put_framed(self, batch: FramedBatch) -> AppendResult:
+        """Append the records of a batch, all or none; return where they lie together.
+
+        The queue offset is the first record's. Raises as `put`, and `ValueError` for a batch
+        without a record or with lengths that are not its buffer's.
+        """
+        if self._closed or self._failure or self._reput.full_disk or self._housekeeping.refusal:
+            self._refuse()
+        result = self._log.append_framed(batch)
+        self._request_flush(result.end_offset)
+        if not self._is_sync:
+            self._wake_reput()
+        return result
 
     def _refuse(self) -> None:
         if self._closed:

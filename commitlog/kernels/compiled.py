@@ -111,7 +111,9 @@ def _storer(bits: int) -> Any:
 
 _u8, _u16, _u32 = _loader(8), _loader(16), _loader(32)
 _i32, _i64 = _loader(32, signed=True), _loader(64)
-_store_i32, _store_i64 = _storer(32), _storer(64)
+_store_i16, _store_i32, _store_i64 = _storer(16), _storer(32), _storer(64)
+# Of the C library, which every process has.
+_copy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.uintp))
 
 
 # CRC-32
@@ -498,3 +500,44 @@ def append_index_entries(
         _store_i32(entry + 16, head)
         _store_i32(slot, index)
     return new_slots
+
+
+# Appending
+
+
+@_kernel("int64(int64, int64, int64[::1], int64[::1], int64, int64, int64, int64, int64, int64)")
+def append_records(
+    address: int,
+    records: int,
+    body_bytes: Any,
+    properties_bytes: Any,
+    header: int,
+    header_bytes: int,
+    topic: int,
+    topic_bytes: int,
+    queue_offset: int,
+    physical_offset: int,
+) -> int:
+    """Store records from an address on, the first one's size as 0; return their bytes."""
+    at = address
+    for row in range(len(body_bytes)):
+        body_length, properties_length = body_bytes[row], properties_bytes[row]
+        body = at + header_bytes
+        tail = body + body_length
+        properties = tail + topic_bytes + 2
+        crc = _crc32(np.uint32(0), records, np.uint64(body_length))
+        _copy(at, header, np.uint64(header_bytes))
+        _copy(body, records, np.uint64(body_length))
+        _copy(tail, topic, np.uint64(topic_bytes))
+        _store_i16(properties - 2, properties_length)
+        _copy(properties, records + body_length, np.uint64(properties_length))
+        end = properties + properties_length
+        if row:
+            _store_i32(at, end - at)
+        _store_i32(at + 8, np.int64(crc) & CRC_MASK)
+        _store_i64(at + 20, queue_offset + row)
+        _store_i64(at + 28, physical_offset + (at - address))
+        _store_i32(body - 4, body_length)
+        records += body_length + properties_length
+        at = end
+    return at - address

@@ -70,3 +70,28 @@ class Kernels(Protocol):
         Returns:
             How many slots were empty before.
         """
+
+    def append_records(
+        self,
+        view: memoryview,
+        records: bytes,
+        body_bytes: Int64s,
+        properties_bytes: Int64s,
+        *,
+        header: bytes,
+        topic: bytes,
+        queue_offset: int,
+        physical_offset: int,
+    ) -> None:
+        """Store records next to each other, the size of the first one as 0: that hides them.
+
+        Args:
+            view: Where they are to lie, exactly as long as they are together; writable.
+            records: Of each record its body, then its properties.
+            body_bytes: Shape (n,); with the next they add up to the length of `records`.
+            properties_bytes: Shape (n,), each at most 65,535.
+            header: Of all records, with 0 as size, body CRC, both offsets and body length.
+            topic: As it follows each body, its length included.
+            queue_offset: Of the first record; the others follow.
+            physical_offset: Of the first record.
+        """

@@ -101,6 +101,27 @@ class NumbaKernels:
             row = stopped + 1
         return DispatchColumns(records, base_offset, codes, hashes[:hash_count], counts)
 
+    def append_records(
+        self,
+        view: memoryview,
+        records: bytes,
+        body_bytes: Int64s,
+        properties_bytes: Int64s,
+        *,
+        header: bytes,
+        topic: bytes,
+        queue_offset: int,
+        physical_offset: int,
+    ) -> None:
+        """Store records next to each other, hidden by the first one's size."""
+        # Copied, because columns of a table are neither contiguous nor always writable.
+        stored = compiled.append_records(
+            _address(view), _address(records), np.array(body_bytes), np.array(properties_bytes),
+            _address(header), len(header), _address(topic), len(topic),
+            queue_offset, physical_offset,
+        )  # fmt: skip
+        assert stored == len(view), "the view is as long as the records"
+
     def append_index_entries(
         self,
         view: memoryview,
@@ -117,7 +138,7 @@ class NumbaKernels:
         )
 
 
-def _address(view: memoryview) -> int:
+def _address(view: memoryview | bytes) -> int:
     """Return where the bytes of a view lie. Valid as long as the caller's view is."""
     interface: dict[str, Any] = np.frombuffer(view, np.uint8).__array_interface__
     address: int = interface["data"][0]

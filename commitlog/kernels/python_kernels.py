@@ -9,6 +9,7 @@ of the log nor a loop in Python.
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Any, Final, final
 
 import numpy as np
@@ -37,6 +38,7 @@ from commitbus.commitlog.record_format import (
     MESSAGE_MAGIC_CODE_V1,
     MESSAGE_MAGIC_CODE_V2,
     MIN_RECORD_BYTES,
+    PROPERTIES_LENGTH,
     STORE_HOST_IPV6_FLAG,
     ZERO_RUN,
     ZERO_RUN_BYTES,
@@ -55,6 +57,10 @@ _HEADER: Final = np.dtype(
 )  # fmt: skip
 """Where the fields lie if both hosts are IPv4; each IPv6 host moves the later ones by 12 bytes."""
 _IPV6_EXTRA_BYTES: Final = 12
+_CRC_POSITION: Final = 8
+_OFFSETS_POSITION: Final = 20
+_OFFSETS: Final = Struct(">qq")
+"""Queue offset and physical offset."""
 _I64: Final = np.dtype(">i8")
 _U32: Final = np.dtype(">u4")
 _U16: Final = np.dtype(">u2")
@@ -116,6 +122,45 @@ class PythonKernels:
             key_hashes(texts),
             np.array(counts, np.int64),
         )
+
+    def append_records(
+        self,
+        view: memoryview,
+        records: bytes,
+        body_bytes: Int64s,
+        properties_bytes: Int64s,
+        *,
+        header: bytes,
+        topic: bytes,
+        queue_offset: int,
+        physical_offset: int,
+    ) -> None:
+        """Store records next to each other, hidden by the first one's size."""
+        own_header = bytearray(header)
+        parts: list[bytes] = []
+        start = 0
+        for body_length, properties_length in zip(
+            body_bytes.tolist(), properties_bytes.tolist(), strict=True
+        ):
+            body_end = start + body_length
+            end = body_end + properties_length
+            body = records[start:body_end]
+            size = len(header) + body_length + len(topic) + 2 + properties_length
+            SIZE_WORD.pack_into(own_header, 0, size if parts else 0)
+            SIZE_WORD.pack_into(own_header, _CRC_POSITION, crc32(body) & CRC_MASK)
+            _OFFSETS.pack_into(own_header, _OFFSETS_POSITION, queue_offset, physical_offset)
+            SIZE_WORD.pack_into(own_header, len(header) - SIZE_WORD.size, body_length)
+            parts += (
+                bytes(own_header),
+                body,
+                topic,
+                PROPERTIES_LENGTH.pack(properties_length),
+                records[body_end:end],
+            )
+            queue_offset += 1
+            physical_offset += size
+            start = end
+        view[:] = b"".join(parts)
 
     def append_index_entries(
         self,
