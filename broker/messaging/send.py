@@ -75,7 +75,7 @@ def _append(
     for message in messages:
         _check_type(topic, message_type_of(message))
     context.durability.check_room()
-    queue_id = _next_queue(context, topic)
+    queue_id = next_queue(context, topic)
     cluster, now_ms = context.config.cluster_name, context.clock.now_ms()
     outgoing = [
         to_outgoing(message, queue_id=queue_id, cluster=cluster, peer=call.peer, now_ms=now_ms)
@@ -114,7 +114,7 @@ def _check_type(topic: TopicConfig, message_type: MessageType) -> None:
         raise UnsupportedFeatureError(f"{message_type} messages are not supported yet")
 
 
-def _next_queue(context: MessagingContext, topic: TopicConfig) -> int:
+def next_queue(context: MessagingContext, topic: TopicConfig) -> int:
     """Return the queues of a topic in turn."""
     count = topic.write_queue_nums if topic.writable else 0
     if count == 0:

@@ -12,6 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, Self, final
 
+from commitbus.broker.store.slices import LogSlices, Slice, WantedTags, queue_slice
 from commitbus.commitlog.commit_log import CommitLog
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
 from commitbus.commitlog.record_format import parse_offset_message_id
@@ -195,6 +196,37 @@ class StoreReader:
         if len(found) < max_count:
             return FetchResult(found, QueueOffset(start + len(units)))
         return FetchResult(found[:max_count], QueueOffset(found[max_count - 1].queue_offset + 1))
+
+    def queue_slice(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: QueueOffset,
+        max_bytes: int,
+        wanted: WantedTags | None = None,
+    ) -> Slice:
+        """Return the bytes of records of a queue from `queue_offset` on.
+
+        Begins and ends as `fetch`: `max_bytes` of records, or a single longer one.
+        """
+        queue = self._queues.queue(topic, queue_id)
+        if queue is None:
+            return Slice(queue_offset, 0, queue_offset, b"")
+        start = QueueOffset(max(queue_offset, queue.min_offset))
+        end = self._visible_end(queue)
+        if start >= end:
+            return Slice(start, 0, start, b"")
+        try:
+            return queue_slice(self._log, queue, start, end, max_bytes=max_bytes, wanted=wanted)
+        except OffsetOutOfRangeError:
+            if queue.min_offset <= start:
+                raise
+            # Retention has moved the beginning since it was looked at.
+            return self.queue_slice(topic, queue_id, queue_offset, max_bytes, wanted)
+
+    def log_slices(self) -> LogSlices:
+        """Return a reader of whole log files, for one thread at a time."""
+        return LogSlices(self._log)
 
     def offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset:
         """Return the first queue offset whose message was stored at or after a time.

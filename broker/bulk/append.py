@@ -1,0 +1,228 @@
+"""Append: batches from one producer into the log, acknowledged in their order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, suppress
+from typing import Final, final
+
+import trio
+
+from commitbus.broker.bulk.context import BulkContext
+from commitbus.broker.bulk.frames import Frames, FramesError, checksum, decode_frames
+from commitbus.broker.bulk.producers import PRODUCER_ID_BYTES, Producer, Stored
+from commitbus.broker.bulk.status import REFUSALS, refusal
+from commitbus.broker.bulk.validate import (
+    RECORDS_MAX,
+    batch_bytes_max,
+    check_records,
+    check_size,
+)
+from commitbus.broker.messaging.errors import (
+    BadRequestError,
+    MessageCorruptedError,
+    MessageTypeConflictError,
+)
+from commitbus.broker.messaging.message_codec import TIMESTAMP_MS_MAX, peer_host
+from commitbus.broker.messaging.send import next_queue
+from commitbus.broker.messaging.validate import topic_name
+from commitbus.broker.metadata.topics import MessageType, TopicConfig
+from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
+from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
+from commitbus.commitlog.types import OutgoingMessage
+
+WINDOW_BATCHES: Final = 64
+"""Of one stream. With the batches that are read ahead this bounds what it takes of the memory:
+what is stored is not held, only where it lies."""
+
+
+async def append(
+    context: BulkContext, requests: AsyncIterator[pb.AppendRequest], call: Call, send: Send
+) -> None:
+    """Serve one Append call.
+
+    Raises:
+        RpcError: a batch, or the start, is refused. What was stored before is acknowledged first.
+    """
+    request = await anext(requests, None)
+    if request is None or request.WhichOneof("content") != "start":
+        raise RpcError(StatusCode.INVALID_ARGUMENT, "the first request must be a start")
+    start = request.start
+    with ExitStack() as stack:
+        try:
+            topic = await _checked_topic(context, start.topic)
+        except REFUSALS as error:
+            raise refusal(error) from None
+        producer = None
+        if start.producer_id:
+            if len(start.producer_id) != PRODUCER_ID_BYTES:
+                raise RpcError(StatusCode.INVALID_ARGUMENT, "a producer id has 16 bytes")
+            speaks = context.producers.speak(topic.name, start.producer_id, resumes=start.resumes)
+            producer = stack.enter_context(speaks)
+        await send(_limits(context))
+        stream = _AppendStream(context, topic.name, call, producer, durable=start.durable)
+        await stream.run(requests, send)
+
+
+async def _checked_topic(context: BulkContext, name: str) -> TopicConfig:
+    """Return a topic that takes NORMAL messages.
+
+    Raises:
+        RequestError: there is none of this name.
+        StateWriteError: it could not be created.
+    """
+    topic = await context.messaging.topic(topic_name(v2.Resource(name=name)))
+    _check_type(topic)
+    return topic
+
+
+def _check_type(topic: TopicConfig) -> None:
+    if topic.message_type not in {MessageType.NORMAL, MessageType.MIXED}:
+        raise MessageTypeConflictError(topic.name, topic.message_type, MessageType.NORMAL)
+
+
+def _limits(context: BulkContext) -> pb.AppendResponse:
+    max_body_bytes = context.messaging.config.max_body_bytes
+    return pb.AppendResponse(
+        started=pb.AppendLimits(
+            body_bytes_max=max_body_bytes,
+            batch_bytes_max=batch_bytes_max(max_body_bytes),
+            batch_records_max=RECORDS_MAX,
+            window_batches=WINDOW_BATCHES,
+        )
+    )
+
+
+@final
+class _AppendStream:
+    def __init__(
+        self,
+        context: BulkContext,
+        topic: str,
+        call: Call,
+        producer: Producer | None,
+        *,
+        durable: bool,
+    ) -> None:
+        self._context, self._topic, self._producer = context, topic, producer
+        self._born_host = peer_host(call.peer)
+        self._durability = context.on_disk if durable else context.messaging.durability
+        self._max_body_bytes = context.messaging.config.max_body_bytes
+
+    async def run(self, requests: AsyncIterator[pb.AppendRequest], send: Send) -> None:
+        """Store batches until the client sends no more, or one is refused."""
+        refused: RpcError | None = None
+        to_acknowledge, stored = trio.open_memory_channel[tuple[int, Stored]](WINDOW_BATCHES)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._acknowledge, stored, send)
+            async with to_acknowledge:
+                try:
+                    async for request in requests:
+                        await to_acknowledge.send(await self._take(request))
+                except RpcError as error:
+                    # Only once everything before it is acknowledged.
+                    refused = error
+        if refused is not None:
+            raise refused
+
+    async def _take(self, request: pb.AppendRequest) -> tuple[int, Stored]:
+        """Store a batch, or find it stored."""
+        if request.WhichOneof("content") != "batch":
+            raise RpcError(StatusCode.INVALID_ARGUMENT, "only the first request is a start")
+        batch = request.batch
+        try:
+            return batch.sequence, await self._store_once(batch)
+        except REFUSALS as error:
+            raise refusal(error, f"batch {batch.sequence}") from None
+
+    async def _store_once(self, batch: pb.AppendBatch) -> Stored:
+        frames = self._checked(batch)
+        if self._producer is not None:
+            stored = await self._producer.stored_before(batch.sequence, frames)
+            if stored is not None:
+                return stored
+        topic = self._context.messaging.metadata.topic(self._topic)
+        if topic is None:
+            topic = await self._context.messaging.topic(self._topic)
+        return self._store(topic, batch, frames)
+
+    def _checked(self, batch: pb.AppendBatch) -> Frames:
+        lengths, records = batch.lengths, batch.records
+        check_size(lengths, records, max_body_bytes=self._max_body_bytes)
+        if batch.HasField("checksum") and batch.checksum != checksum(lengths, records):
+            raise MessageCorruptedError("the batch does not match its checksum")
+        try:
+            frames = decode_frames(lengths, records)
+        except FramesError as error:
+            raise MessageCorruptedError(str(error)) from None
+        check_records(
+            frames, max_body_bytes=self._max_body_bytes, has_unique_keys=self._producer is None
+        )
+        return frames
+
+    def _store(self, topic: TopicConfig, batch: pb.AppendBatch, frames: Frames) -> Stored:
+        messaging = self._context.messaging
+        _check_type(topic)
+        self._durability.check_room()
+        if batch.HasField("queue_id"):
+            queue_id = _writable_queue(topic, batch.queue_id)
+        else:
+            queue_id = next_queue(messaging, topic)
+        if self._producer is not None:
+            self._producer.begin()
+            frames = frames.with_last_properties(self._producer.key_property(batch.sequence))
+        born_ms = (
+            batch.born_ms if 0 < batch.born_ms <= TIMESTAMP_MS_MAX else messaging.clock.now_ms()
+        )
+        results = messaging.store.put_batch(
+            [
+                OutgoingMessage(self._topic, queue_id, body, properties, born_ms, self._born_host)
+                for body, properties in zip(frames.bodies(), frames.properties(), strict=True)
+            ]
+        )
+        messaging.counters.count_sent(topic.name, len(frames), int(frames.body_bytes.sum()))
+        return Stored(queue_id, len(frames), results[0], results[-1].end_offset)
+
+    async def _acknowledge(
+        self, stored: trio.MemoryReceiveChannel[tuple[int, Stored]], send: Send
+    ) -> None:
+        waiting: deque[tuple[int, Stored]] = deque()
+        async for first in stored:
+            waiting.append(first)
+            while waiting:
+                await self._wait_durable(waiting[0][1])
+                with suppress(trio.WouldBlock, trio.EndOfChannel):
+                    while len(waiting) < WINDOW_BATCHES:
+                        waiting.append(stored.receive_nowait())
+                response = pb.AppendResponse()
+                # What has become durable together is acknowledged together.
+                while waiting and self._durability.reached(waiting[0][1].end_offset):
+                    response.acks.append(_ack(*waiting.popleft()))
+                await send(response)
+
+    async def _wait_durable(self, batch: Stored) -> None:
+        try:
+            await self._durability.wait(batch.end_offset)
+        except REFUSALS as error:
+            raise refusal(error) from None
+
+
+def _writable_queue(topic: TopicConfig, queue_id: int) -> int:
+    count = topic.write_queue_nums if topic.writable else 0
+    if not 0 <= queue_id < count:
+        raise BadRequestError(f"topic {topic.name} has {count} writable queues, not one {queue_id}")
+    return queue_id
+
+
+def _ack(sequence: int, batch: Stored) -> pb.AppendAck:
+    first = batch.first
+    return pb.AppendAck(
+        sequence=sequence,
+        queue_id=batch.queue_id,
+        first_queue_offset=first.queue_offset,
+        first_physical_offset=first.physical_offset,
+        record_count=batch.record_count,
+        store_ms=first.store_timestamp,
+    )

@@ -1,0 +1,37 @@
+"""What the handlers of the bulk service share."""
+
+from __future__ import annotations
+
+from typing import final
+
+import trio
+
+from commitbus.broker.bulk.arrivals import Arrivals
+from commitbus.broker.bulk.producers import Producers
+from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.durability import Durability
+from commitbus.broker.store.message_store import MessageStore
+
+
+@final
+class BulkContext:
+    """The broker's state as the handlers see it. Made and used on the trio thread only."""
+
+    def __init__(self, messaging: MessagingContext) -> None:
+        """Begin to listen to the store; it tells the present trio run."""
+        store = messaging.store
+        token = trio.lowlevel.current_trio_token()
+        self.messaging = messaging
+        self.producers = Producers(store, messaging.durability)
+        self.arrivals = Arrivals(token)
+        store.add_arrival_listener(self.arrivals.on_arrival)
+        self.on_disk = Durability(lambda: store.durable_watermark, needed=True)
+        """For streams that ask for durable acknowledgements whatever the flush mode."""
+        self.on_disk.attach(token)
+        store.add_durable_listener(self.on_disk.on_durable)
+        store.add_failure_listener(self.on_disk.on_failure)
+
+    @property
+    def store(self) -> MessageStore:
+        """The messages."""
+        return self.messaging.store

@@ -1,0 +1,279 @@
+"""Fetch: stored records as they are stored, as fast as the client grants credit for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Final, final
+
+import trio
+from isal.isal_zlib import crc32
+
+from commitbus.broker.bulk.arrivals import ANY_TOPIC
+from commitbus.broker.bulk.context import BulkContext
+from commitbus.broker.bulk.status import REFUSALS, refusal
+from commitbus.broker.messaging.errors import BadRequestError
+from commitbus.broker.messaging.filters import parse_filter
+from commitbus.broker.messaging.validate import topic_name
+from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
+from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
+from commitbus.broker.store.message_store import MessageStore
+from commitbus.broker.store.slices import LogSlices, Slice, WantedTags
+from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
+from commitbus.commitlog.types import PhysicalOffset, QueueOffset
+
+SLICE_BYTES: Final = 1 << 20
+SLICE_BYTES_MAX: Final = 4 << 20
+"""Of one response. A slice is read, copied and written as a whole."""
+LOG_POLL_S: Final = 1.0
+"""Records that no queue will hold, such as half messages, arrive without a sign."""
+
+
+async def fetch(
+    context: BulkContext, requests: AsyncIterator[pb.FetchRequest], _call: Call, send: Send
+) -> None:
+    """Serve one Fetch call.
+
+    Raises:
+        RpcError: what is asked for cannot be had, or not any more.
+    """
+    request = await anext(requests, None)
+    what = request.WhichOneof("what") if request is not None else None
+    if request is None or what is None:
+        raise RpcError(StatusCode.INVALID_ARGUMENT, "the first request must say what to fetch")
+    credit = _Credit()
+    try:
+        credit.grant(request.credit_bytes)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_take_credit, requests, credit)
+            if what == "topic":
+                await _fetch_topic(context, request.topic, credit, send)
+            else:
+                await _fetch_log(context, request.log, credit, send)
+            nursery.cancel_scope.cancel()
+    except REFUSALS as error:
+        raise refusal(error) from None
+    except ExceptionGroup as group:
+        refused, others = group.split(REFUSALS)
+        if refused is None or others is not None:
+            raise
+        first = refused.exceptions[0]
+        assert isinstance(first, Exception), "what was split off is one of these"
+        raise refusal(first) from None
+
+
+@final
+class _Credit:
+    """What may still be sent."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._more = trio.Event()
+        self._is_last = False
+
+    def grant(self, size_bytes: int) -> None:
+        if size_bytes < 0:
+            raise BadRequestError(f"a credit of {size_bytes} bytes is negative")
+        self._left += size_bytes
+        self._more.set()
+        self._more = trio.Event()
+
+    def end(self) -> None:
+        """Note that no more is granted."""
+        self._is_last = True
+        self._more.set()
+
+    async def wait(self) -> bool:
+        """Return when there is some; False when there never will be."""
+        while self._left <= 0:
+            if self._is_last:
+                return False
+            await self._more.wait()
+        return True
+
+    def use(self, size_bytes: int) -> None:
+        self._left -= size_bytes
+
+
+async def _take_credit(requests: AsyncIterator[pb.FetchRequest], credit: _Credit) -> None:
+    async for request in requests:
+        if request.WhichOneof("what") is not None:
+            raise BadRequestError("only the first request says what to fetch")
+        credit.grant(request.credit_bytes)
+    credit.end()
+
+
+def _slice_bytes(wanted: int) -> int:
+    if not 0 <= wanted <= SLICE_BYTES_MAX:
+        raise BadRequestError(f"slices of {wanted} bytes, at most {SLICE_BYTES_MAX} are allowed")
+    return wanted or SLICE_BYTES
+
+
+def _response(part: Slice, end_offset: int, queue_id: int, *, checksums: bool) -> pb.FetchResponse:
+    return pb.FetchResponse(
+        queue_id=queue_id,
+        first_offset=part.first_offset,
+        record_count=part.record_count,
+        next_offset=part.next_offset,
+        end_offset=end_offset,
+        records=part.records,
+        checksum=crc32(part.records) if checksums else None,
+    )
+
+
+# A topic
+
+
+@final
+@dataclass(slots=True)
+class _Cursor:
+    """How far a queue is read."""
+
+    queue_id: int
+    next_offset: QueueOffset
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _TopicReader:
+    store: MessageStore
+    topic: str
+    slice_bytes: int
+    wanted: WantedTags | None
+    checksums: bool
+    cursors: list[_Cursor] = field(default_factory=list)
+
+    def read(self, cursor: _Cursor) -> pb.FetchResponse | None:
+        """Return the next slice of a queue, None at its end. May wait for a disk."""
+        part = self.store.queue_slice(
+            self.topic, cursor.queue_id, cursor.next_offset, self.slice_bytes, self.wanted
+        )
+        if part.next_offset == cursor.next_offset:
+            return None
+        cursor.next_offset = QueueOffset(part.next_offset)
+        return self._response(cursor, part)
+
+    def begin(self, cursor: _Cursor) -> pb.FetchResponse:
+        """Return the empty slice that says where a queue begins."""
+        offset = cursor.next_offset
+        return self._response(cursor, Slice(offset, 0, offset, b""))
+
+    def _response(self, cursor: _Cursor, part: Slice) -> pb.FetchResponse:
+        end_offset = self.store.max_offset(self.topic, cursor.queue_id)
+        return _response(part, end_offset, cursor.queue_id, checksums=self.checksums)
+
+
+async def _fetch_topic(
+    context: BulkContext, what: pb.FetchTopic, credit: _Credit, send: Send
+) -> None:
+    name = topic_name(v2.Resource(name=what.topic))
+    topic = context.messaging.readable_topic(name)
+    reader = _TopicReader(
+        context.store, name, _slice_bytes(what.slice_bytes_max), _wanted(what.tags), what.checksums
+    )
+    queues = list(what.queues) or [
+        pb.QueuePosition(queue_id=queue_id, position=what.begin)
+        for queue_id in range(topic.read_queue_nums)
+    ]
+    for queue in queues:
+        if not 0 <= queue.queue_id < topic.read_queue_nums:
+            raise BadRequestError(
+                f"topic {name} has {topic.read_queue_nums} readable queues, not one "
+                f"{queue.queue_id}"
+            )
+        begin = await trio.to_thread.run_sync(_begin, context.store, name, queue)
+        cursor = _Cursor(queue.queue_id, begin)
+        reader.cursors.append(cursor)
+        await send(reader.begin(cursor))
+    while True:
+        arrival = context.arrivals.next(name)
+        if not await _send_round(reader, credit, send):
+            return
+        if any(c.next_offset < context.store.max_offset(name, c.queue_id) for c in reader.cursors):
+            continue
+        if not what.follow:
+            return
+        await arrival.wait()
+        context.messaging.readable_topic(name)
+
+
+async def _send_round(reader: _TopicReader, credit: _Credit, send: Send) -> bool:
+    """Send a slice of each queue that has one; False when the client grants no more."""
+    for cursor in reader.cursors:
+        if cursor.next_offset >= reader.store.max_offset(reader.topic, cursor.queue_id):
+            continue
+        if not await credit.wait():
+            return False
+        response = await trio.to_thread.run_sync(reader.read, cursor)
+        if response is not None:
+            credit.use(len(response.records))
+            await send(response)
+    return True
+
+
+def _wanted(tags: str) -> WantedTags | None:
+    tag_filter = parse_filter(v2.FilterExpression(type=v2.TAG, expression=tags))
+    if tag_filter.tags is None or tag_filter.tags_codes is None:
+        return None
+    return WantedTags(tag_filter.tags_codes, tag_filter.tags)
+
+
+def _begin(store: MessageStore, topic: str, queue: pb.QueuePosition) -> QueueOffset:
+    """Return where to begin in a queue. May wait for a disk.
+
+    Raises:
+        OffsetOutOfRangeError: behind the queue's end, or negative.
+    """
+    queue_id, position = queue.queue_id, queue.position
+    first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    match position.WhichOneof("at"):
+        case "queue_offset":
+            if not 0 <= position.queue_offset <= end:
+                raise OffsetOutOfRangeError(
+                    f"queue offset of {topic}/{queue_id}", position.queue_offset, first, end
+                )
+            return QueueOffset(max(first, position.queue_offset))
+        case "store_ms":
+            return store.offset_by_timestamp(topic, queue_id, position.store_ms)
+        case "latest":
+            return end
+        case _:
+            return first
+
+
+# The whole log
+
+
+async def _fetch_log(context: BulkContext, what: pb.FetchLog, credit: _Credit, send: Send) -> None:
+    store, slice_bytes = context.store, _slice_bytes(what.slice_bytes_max)
+    slices = store.log_slices()
+    first, end = store.min_physical_offset, store.confirm_offset
+    start = PhysicalOffset(what.physical_offset if what.HasField("physical_offset") else first)
+    if not first <= start <= end:
+        raise OffsetOutOfRangeError("physical offset", start, first, end)
+    await send(_response(Slice(start, 0, start, b""), end, 0, checksums=what.checksums))
+    while True:
+        arrival = context.arrivals.next(ANY_TOPIC)
+        while start < (end := store.confirm_offset):
+            if not await credit.wait():
+                return
+            part = await trio.to_thread.run_sync(_read_log, slices, start, end, slice_bytes)
+            start = PhysicalOffset(part.next_offset)
+            if part.record_count:
+                credit.use(len(part.records))
+                await send(_response(part, end, 0, checksums=what.checksums))
+        if not what.follow:
+            return
+        with trio.move_on_after(LOG_POLL_S):
+            await arrival.wait()
+
+
+def _read_log(
+    slices: LogSlices, start: PhysicalOffset, end: PhysicalOffset, max_bytes: int
+) -> Slice:
+    try:
+        return slices.read(start, end, max_bytes)
+    except CorruptRecordError as error:
+        # Nothing below what may be shown is torn: it is the client's offset that is none.
+        raise BadRequestError(str(error)) from None

@@ -1,0 +1,36 @@
+"""The bulk service as a list of methods for a transport."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from commitbus.broker.bulk.append import append
+from commitbus.broker.bulk.context import BulkContext
+from commitbus.broker.bulk.fetch import fetch
+from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.rpc.method import Method, MethodKind
+from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
+
+SERVICE: Final = "/commitbus.bulk.v1.Bulk/"
+
+
+def bulk_methods(messaging: MessagingContext) -> list[Method]:
+    """Return the methods of the bulk service. Called in the trio run that serves them."""
+    context = BulkContext(messaging)
+    return [
+        Method(
+            SERVICE + "Append",
+            MethodKind.BIDI,
+            pb.AppendRequest,
+            pb.AppendResponse,
+            partial(append, context),
+        ),
+        Method(
+            SERVICE + "Fetch",
+            MethodKind.BIDI,
+            pb.FetchRequest,
+            pb.FetchResponse,
+            partial(fetch, context),
+        ),
+    ]
