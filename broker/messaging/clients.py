@@ -92,11 +92,11 @@ class ClientRegistry:
         Raises:
             ClientIdRequiredError: the call has no usable client id.
         """
-        client_id = client_id_of(call)
+        client_id = call.client_id
         client = self._clients.pop(client_id, None)
         if client is None:
             client = Client(
-                client_id,
+                client_id_of(call),
                 language=call.metadata.get("x-mq-language", ""),
                 version=call.metadata.get("x-mq-client-version", ""),
                 peer=call.peer,

@@ -40,7 +40,10 @@ class Counters:
 
     def count_sent(self, topic: str, messages: int, size_bytes: int) -> None:
         """Count stored messages."""
-        self.sent.setdefault(topic, Traffic()).add(messages, size_bytes)
+        traffic = self.sent.get(topic)
+        if traffic is None:
+            traffic = self.sent[topic] = Traffic()
+        traffic.add(messages, size_bytes)
         self.messages_in += messages
 
     def count_received(self, group: str, topic: str, messages: int, size_bytes: int) -> None:

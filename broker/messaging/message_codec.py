@@ -67,13 +67,13 @@ def to_outgoing(
         now_ms: the born time of a message that says none, or none that can be.
     """
     system = message.system_properties
-    born_host = peer_host(peer)
+    topic, born_host = message.topic.name, peer_host(peer)
     born_ms = timestamp_ms(system.born_timestamp)
     if not 0 < born_ms <= TIMESTAMP_MS_MAX:
         born_ms = now_ms
     properties = {
         names.UNIQUE_KEY: system.message_id,
-        names.PRODUCER_GROUP: message.topic.name,
+        names.PRODUCER_GROUP: topic,
         names.RECONSUME_TIME: "0",
         names.BORN_HOST: _born_host_text(system.born_host) or _address_text(born_host),
         names.BORN_TIMESTAMP: str(born_ms),
@@ -81,16 +81,18 @@ def to_outgoing(
         names.MESSAGE_REGION: names.DEFAULT_REGION,
         names.TRACE_ON: "true",
     }
-    if system.tag:
-        properties[names.TAGS] = system.tag
-    if keys := names.KEY_SEPARATOR.join(filter(None, system.keys)):
+    if tag := system.tag:
+        properties[names.TAGS] = tag
+    # A slice of the repeated field is a list, whose items come at a third of the cost.
+    if keys := names.KEY_SEPARATOR.join(filter(None, system.keys[:])):
         properties[names.KEYS] = keys
-    if system.trace_context:
-        properties[names.TRACE_CONTEXT] = system.trace_context
-    for key, value in message.user_properties.items():
-        properties.setdefault(key, value)
+    if trace_context := system.trace_context:
+        properties[names.TRACE_CONTEXT] = trace_context
+    if message.user_properties:
+        for key, value in message.user_properties.items():
+            properties.setdefault(key, value)
     return OutgoingMessage(
-        topic=message.topic.name,
+        topic=topic,
         queue_id=queue_id,
         body=message.body,
         properties=encode_properties(properties),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Final
 
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.errors import (
@@ -12,7 +11,7 @@ from commitbus.broker.messaging.errors import (
     UnsupportedFeatureError,
 )
 from commitbus.broker.messaging.message_codec import to_outgoing
-from commitbus.broker.messaging.status import ok
+from commitbus.broker.messaging.status import set_ok
 from commitbus.broker.messaging.validate import (
     check_batch_size,
     check_message,
@@ -23,9 +22,6 @@ from commitbus.broker.metadata.topics import MessageType, TopicConfig
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.types import AppendResult
-
-_OK: Final = ok()
-"""Copied into each response, never changed."""
 
 
 def send_message(
@@ -40,14 +36,15 @@ def send_message(
     context.clients.seen(call)
     now_ms = context.clock.now_ms()
     name = common_topic(request.messages)
-    messages = list(request.messages)
-    check_batch_size(messages, max_body_bytes=context.config.max_body_bytes)
+    messages, max_body_bytes = request.messages[:], context.config.max_body_bytes
+    if len(messages) > 1:
+        check_batch_size(messages, max_body_bytes=max_body_bytes)
     for message in messages:
-        check_message(message, max_body_bytes=context.config.max_body_bytes, now_ms=now_ms)
+        check_message(message, max_body_bytes=max_body_bytes, now_ms=now_ms)
     topic = context.metadata.topic(name)
     if topic is None:
         return _send_to_new_topic(context, name, messages, call)
-    results = _append(context, topic, messages, call)
+    results = _append(context, topic, messages, call, now_ms)
     # Without a wait there is no coroutine either: most sends of ASYNC_FLUSH end here.
     if context.durability.reached(results[-1].end_offset):
         return _response(messages, results)
@@ -58,7 +55,7 @@ async def _send_to_new_topic(
     context: MessagingContext, name: str, messages: list[pb.Message], call: Call
 ) -> pb.SendMessageResponse:
     topic = await context.topic(name)
-    results = _append(context, topic, messages, call)
+    results = _append(context, topic, messages, call, context.clock.now_ms())
     return await _answer_when_durable(context, messages, results)
 
 
@@ -70,13 +67,17 @@ async def _answer_when_durable(
 
 
 def _append(
-    context: MessagingContext, topic: TopicConfig, messages: list[pb.Message], call: Call
+    context: MessagingContext,
+    topic: TopicConfig,
+    messages: list[pb.Message],
+    call: Call,
+    now_ms: int,
 ) -> list[AppendResult]:
     for message in messages:
         _check_type(topic, message_type_of(message))
     context.durability.check_room()
     queue_id = next_queue(context, topic)
-    cluster, now_ms = context.config.cluster_name, context.clock.now_ms()
+    cluster = context.config.cluster_name
     outgoing = [
         to_outgoing(message, queue_id=queue_id, cluster=cluster, peer=call.peer, now_ms=now_ms)
         for message in messages
@@ -87,28 +88,25 @@ def _append(
         if len(outgoing) == 1
         else context.store.put_batch(outgoing)
     )
-    body_bytes = sum(len(message.body) for message in outgoing)
+    body_bytes = sum([len(message.body) for message in outgoing])
     context.counters.count_sent(topic.name, len(messages), body_bytes)
     return results
 
 
 def _response(messages: list[pb.Message], results: list[AppendResult]) -> pb.SendMessageResponse:
-    response = pb.SendMessageResponse(status=_OK)
-    add = response.entries.add
+    response = pb.SendMessageResponse()
+    set_ok(response.status)
     for message, result in zip(messages, results, strict=True):
-        message_id = message.system_properties.message_id
-        add(
-            status=_OK,
-            message_id=message_id,
-            transaction_id=message_id,
-            offset=result.queue_offset,
-        )
+        entry = response.entries.add()
+        set_ok(entry.status)
+        entry.message_id = entry.transaction_id = message.system_properties.message_id
+        entry.offset = result.queue_offset
     return response
 
 
 def _check_type(topic: TopicConfig, message_type: MessageType) -> None:
     expected = topic.message_type
-    if expected not in {message_type, MessageType.MIXED}:
+    if expected is not message_type and expected is not MessageType.MIXED:
         raise MessageTypeConflictError(topic.name, expected, message_type)
     if message_type is not MessageType.NORMAL:
         raise UnsupportedFeatureError(f"{message_type} messages are not supported yet")

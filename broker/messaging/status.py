@@ -76,6 +76,11 @@ def ok() -> pb.Status:
     return pb.Status(code=pb.OK, message="OK")
 
 
+def set_ok(status: pb.Status) -> None:
+    """Set a response's status to success, in place: giving it one would parse a copy."""
+    status.code, status.message = pb.OK, "OK"
+
+
 def overall(statuses: list[pb.Status]) -> pb.Status:
     """Return the status of a request whose entries each have one: the common one, if any."""
     codes = {status.code for status in statuses}

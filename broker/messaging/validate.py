@@ -80,11 +80,16 @@ def group_name(resource: pb.Resource) -> str:
     Raises:
         IllegalGroupError: the name breaks the rules.
     """
+    return _client_group(resource.name)
+
+
+@lru_cache(maxsize=4096)
+def _client_group(name: str) -> str:
     try:
-        validate_group(resource.name)
+        validate_group(name)
     except IllegalNameError as error:
         raise e.IllegalGroupError(str(error)) from None
-    return resource.name
+    return name
 
 
 def duration_ms(duration: Duration) -> int:
