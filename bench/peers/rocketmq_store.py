@@ -117,7 +117,8 @@ class RocketmqStore:
 
     def recover_and_rebuild(self) -> list[Row]:
         """As `bench.read.recover_and_rebuild`, and starts after a crash and without queues."""
-        found = self._ask(self._program, "recovery", messages=read.MESSAGES)
+        found = self._ask(self._program, "recovery", messages=read.LOG_MESSAGES)
+        restarts = self._ask(self._program, "recovery", messages=read.LOG_MESSAGES)
         scan = found["scan_cpu"] / found["bytes"] * read.GIB
         rebuild = found["rebuild_cpu"] / found["bytes"] * read.GIB
         return [
@@ -125,8 +126,9 @@ class RocketmqStore:
              "CPU of the thread in load() after a clean stop, which reads the whole file"),
             ("full rebuild of queues and index", "s/GiB", rebuild - scan,
              "CPU of load() with consumequeue/ and index/ deleted, less the scan"),
-            (RESTART, "s", found["crash_wall"], "abort file put back; load(), start(), reput done"),
-            (REBUILD, "s", found["rebuild_wall"], ""),
+            (RESTART, "s", restarts["crash_wall"],
+             "abort file put back; load(), start(), reput done"),
+            (REBUILD, "s", restarts["rebuild_wall"], ""),
         ]  # fmt: skip
 
     def look_up(self) -> list[Row]:
