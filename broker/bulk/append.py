@@ -31,7 +31,7 @@ from commitbus.broker.metadata.topics import MessageType, TopicConfig
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
-from commitbus.commitlog.types import OutgoingMessage
+from commitbus.commitlog.framed import FramedBatch
 
 WINDOW_BATCHES: Final = 64
 """Of one stream. With the batches that are read ahead this bounds what it takes of the memory:
@@ -176,14 +176,19 @@ class _AppendStream:
         born_ms = (
             batch.born_ms if 0 < batch.born_ms <= TIMESTAMP_MS_MAX else messaging.clock.now_ms()
         )
-        results = messaging.store.put_batch(
-            [
-                OutgoingMessage(self._topic, queue_id, body, properties, born_ms, self._born_host)
-                for body, properties in zip(frames.bodies(), frames.properties(), strict=True)
-            ]
+        first = messaging.store.put_framed(
+            FramedBatch(
+                self._topic,
+                queue_id,
+                frames.records,
+                frames.body_bytes,
+                frames.properties_bytes,
+                born_ms,
+                self._born_host,
+            )
         )
         messaging.counters.count_sent(topic.name, len(frames), int(frames.body_bytes.sum()))
-        return Stored(queue_id, len(frames), results[0], results[-1].end_offset)
+        return Stored(queue_id, len(frames), first, first.end_offset)
 
     async def _acknowledge(
         self, stored: trio.MemoryReceiveChannel[tuple[int, Stored]], send: Send

@@ -91,11 +91,11 @@ def decode_frames(lengths: bytes, records: bytes) -> Frames:
     """
     if len(lengths) % LENGTHS_BYTES:
         raise FramesError(f"lengths of {len(lengths)} bytes are no multiple of {LENGTHS_BYTES}")
-    table = np.frombuffer(lengths, _LENGTH).astype(np.int64).reshape(-1, 2)
+    table = np.frombuffer(lengths, _LENGTH).reshape(-1, 2).T.astype(np.int64, order="C")
     total = int(table.sum())
     if total != len(records):
         raise FramesError(f"the lengths add up to {total} bytes, but there are {len(records)}")
-    return Frames(records, table[:, 0], table[:, 1])
+    return Frames(records, table[0], table[1])
 
 
 def checksum(lengths: bytes, records: bytes) -> int:

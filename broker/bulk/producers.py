@@ -33,7 +33,7 @@ class Stored(NamedTuple):
     queue_id: int
     record_count: int
     first: AppendResult
-    """The first of the records; the others follow it in its queue, and in the log."""
+    """Where its first record lies; the others follow it in its queue, and in the log."""
     end_offset: PhysicalOffset
     """Where the last one ends."""
 

@@ -362,11 +362,6 @@ class MessageStore(StoreReader):
         return self._reput.indexed_to
 
     @property
-    def indexed_to(self) -> PhysicalOffset:
-        """Up to where messages are found by key."""
-        return self._reput.indexed_to
-
-    @property
     def flush_behind_bytes(self) -> int:
         """How much of what is appended is not durable yet."""
         return max(0, self._log.end_offset - self._flush.durable)
