@@ -18,7 +18,6 @@ import re
 import struct
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
 from typing import Final, final
 from urllib.parse import unquote_to_bytes
 
@@ -192,36 +191,3 @@ def check_prefix(flag: int, length: int, max_bytes: int, *, is_gzip: bool) -> No
         raise too_large(length, max_bytes)
     if flag > 1 or (flag and not is_gzip):
         raise RpcError(StatusCode.INTERNAL, "a message is compressed in no encoding that was named")
-
-
-@final
-class Metadata(Mapping[str, str]):
-    """A call's headers by lower-case name, decoded when they are looked at.
-
-    Without gRPC's binary ones (`-bin`) and HTTP/2's own (`:path`).
-    """
-
-    __slots__ = ("_fields",)
-
-    def __init__(self, fields: Mapping[bytes, bytes]) -> None:
-        self._fields = fields
-
-    def __getitem__(self, name: str) -> str:
-        if not _is_text(name):
-            raise KeyError(name)
-        return self._fields[name.encode()].decode("latin-1")
-
-    def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
-        """Return a header, as `dict.get`."""
-        value = self._fields.get(name.encode())
-        return default if value is None or not _is_text(name) else value.decode("latin-1")
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for field in self._fields if _is_text(name := field.decode("latin-1")))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-def _is_text(name: str) -> bool:
-    return not (name.startswith(":") or name.endswith("-bin"))

@@ -24,6 +24,7 @@ from commitbus.broker.rpc.http2.grpc_wire import (
     encode_message,
     status_fields,
 )
+from commitbus.broker.rpc.http2.metadata import Metadata
 from commitbus.broker.rpc.http2.request_head import RESPONSE_FIELDS
 from commitbus.broker.rpc.http2.request_stream import RequestStream
 from commitbus.broker.rpc.http2.server_state import ServerState
@@ -185,6 +186,8 @@ class ServerCall:
         if isinstance(answer, bytes | RpcError):
             self.finish(answer)
         else:
+            if isinstance(call.metadata, Metadata):
+                call.metadata.shrink(self._state.shared_bytes)
             self._exchange = Exchange(method, call, crew=self._state.crew, finish=self.finish)
             self._exchange.wait_for(answer)
 

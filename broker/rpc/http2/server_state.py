@@ -9,6 +9,7 @@ import trio
 
 from commitbus.broker.rpc.exchange import Crew
 from commitbus.broker.rpc.http2.limits import ServerLimits
+from commitbus.broker.rpc.http2.metadata import SharedBytes
 from commitbus.broker.rpc.http2.wire import READ_BYTES
 from commitbus.broker.rpc.method import Method
 
@@ -59,6 +60,7 @@ class ServerState:
         self.limits = limits
         self.crew = Crew(nursery)
         self.flusher = Flusher()
+        self.shared_bytes = SharedBytes()
         self.read_buffer = bytearray(READ_BYTES)
         self.calls = 0
         """In flight: their clients wait for an answer, or their handlers have not ended."""
