@@ -71,16 +71,8 @@ def to_outgoing(
     born_ms = timestamp_ms(system.born_timestamp)
     if not 0 < born_ms <= TIMESTAMP_MS_MAX:
         born_ms = now_ms
-    properties = {
-        names.UNIQUE_KEY: system.message_id,
-        names.PRODUCER_GROUP: topic,
-        names.RECONSUME_TIME: "0",
-        names.BORN_HOST: _born_host_text(system.born_host) or _address_text(born_host),
-        names.BORN_TIMESTAMP: str(born_ms),
-        names.CLUSTER: cluster,
-        names.MESSAGE_REGION: names.DEFAULT_REGION,
-        names.TRACE_ON: "true",
-    }
+    born_host_text = _born_host_text(system.born_host) or _address_text(born_host)
+    properties = {names.UNIQUE_KEY: system.message_id, names.BORN_TIMESTAMP: str(born_ms)}
     if tag := system.tag:
         properties[names.TAGS] = tag
     # A slice of the repeated field is a list, whose items come at a third of the cost.
@@ -95,10 +87,29 @@ def to_outgoing(
         topic=topic,
         queue_id=queue_id,
         body=message.body,
-        properties=encode_properties(properties),
+        properties=_common_properties(topic, cluster, born_host_text)
+        + encode_properties(properties),
         born_timestamp=born_ms,
         born_host=born_host,
         sys_flag=SYS_FLAG_COMPRESSED if system.body_encoding == pb.GZIP else 0,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _common_properties(topic: str, cluster: str, born_host: str) -> bytes:
+    """Return the properties that all messages of a producer to a topic have, encoded.
+
+    They have reserved names, so that none of a message's own can be among them.
+    """
+    return encode_properties(
+        {
+            names.PRODUCER_GROUP: topic,
+            names.RECONSUME_TIME: "0",
+            names.BORN_HOST: born_host,
+            names.CLUSTER: cluster,
+            names.MESSAGE_REGION: names.DEFAULT_REGION,
+            names.TRACE_ON: "true",
+        }
     )
 
 

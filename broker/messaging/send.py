@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from typing import Final
 
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.errors import (
@@ -11,8 +12,9 @@ from commitbus.broker.messaging.errors import (
     UnsupportedFeatureError,
 )
 from commitbus.broker.messaging.message_codec import to_outgoing
-from commitbus.broker.messaging.status import set_ok
+from commitbus.broker.messaging.status import ok
 from commitbus.broker.messaging.validate import (
+    MESSAGES_MAX,
     check_batch_size,
     check_message,
     common_topic,
@@ -22,6 +24,13 @@ from commitbus.broker.metadata.topics import MessageType, TopicConfig
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.types import AppendResult
+
+_OK: Final = pb.SendMessageResponse(status=ok()).SerializeToString()
+_OK_ENTRY: Final = pb.SendMessageResponse(
+    entries=[pb.SendResultEntry(status=ok())]
+).SerializeToString()
+"""With `_OK` before it, and as often as there are messages, a response that lacks only ids and
+offsets. Parsing it takes half the time of setting its fields."""
 
 
 def send_message(
@@ -35,8 +44,9 @@ def send_message(
     """
     context.clients.seen(call)
     now_ms = context.clock.now_ms()
-    name = common_topic(request.messages)
-    messages, max_body_bytes = request.messages[:], context.config.max_body_bytes
+    # One beyond the limit is enough to tell that it is broken.
+    messages = request.messages[: MESSAGES_MAX + 1]
+    name, max_body_bytes = common_topic(messages), context.config.max_body_bytes
     if len(messages) > 1:
         check_batch_size(messages, max_body_bytes=max_body_bytes)
     for message in messages:
@@ -94,11 +104,8 @@ def _append(
 
 
 def _response(messages: list[pb.Message], results: list[AppendResult]) -> pb.SendMessageResponse:
-    response = pb.SendMessageResponse()
-    set_ok(response.status)
-    for message, result in zip(messages, results, strict=True):
-        entry = response.entries.add()
-        set_ok(entry.status)
+    response = pb.SendMessageResponse.FromString(_OK + _OK_ENTRY * len(messages))
+    for entry, message, result in zip(response.entries, messages, results, strict=True):
         entry.message_id = entry.transaction_id = message.system_properties.message_id
         entry.offset = result.queue_offset
     return response
