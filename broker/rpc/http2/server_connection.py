@@ -28,7 +28,7 @@ from commitbus.broker.rpc.http2.metadata import Metadata
 from commitbus.broker.rpc.http2.request_head import HeadRefusedError, method_of, refused_with
 from commitbus.broker.rpc.http2.server_call import ServerCall
 from commitbus.broker.rpc.http2.server_state import ServerState
-from commitbus.broker.rpc.http2.wire import WRITE_BYTES, Wire
+from commitbus.broker.rpc.http2.wire import BULK_READ_BYTES, READ_BYTES, WRITE_BYTES, Wire
 from commitbus.broker.rpc.outcome import shutting_down
 
 _log = logging.getLogger(__name__)
@@ -41,6 +41,8 @@ _LINGER_BYTES: Final = 1024 * 1024
 _EVENTS_AT_ONCE: Final = 1000
 """Handled before other tasks have their turn: 330 unary calls, some 8 ms. A flood of calls that are
 reset at once must not make thousands of tasks that then only end."""
+_BULK_EVENT_BYTES: Final = 4096
+"""Events this large on average make the next read a large one."""
 _NETWORK_ERRORS: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 _BUSY: Final = RpcError(StatusCode.RESOURCE_EXHAUSTED, "too many calls at the same time")
@@ -105,8 +107,9 @@ class ServerConnection:
     # Reading
 
     async def _read_all(self) -> None:
+        read_bytes = READ_BYTES
         while not self._is_over:
-            data = await self._wire.read()
+            data = await self._wire.read(read_bytes)
             if not data:
                 return
             self._now_s = trio.current_time()
@@ -117,6 +120,8 @@ class ServerConnection:
                 return
             if events:
                 self._heard_s = self._now_s
+            is_bulk = len(data) > len(events) * _BULK_EVENT_BYTES
+            read_bytes = BULK_READ_BYTES if is_bulk else READ_BYTES
             # Nearly always one turn: the answers to what one read brought leave with one write.
             while len(events) > _EVENTS_AT_ONCE:
                 self._receive(events[:_EVENTS_AT_ONCE])
@@ -297,7 +302,7 @@ class ServerConnection:
                 await self._wire.write(self._last_words)
             await self._wire.end_writing()
             unread_bytes = _LINGER_BYTES
-            while unread_bytes > 0 and (data := await self._wire.read()):
+            while unread_bytes > 0 and (data := await self._wire.read(READ_BYTES)):
                 unread_bytes -= len(data)
 
     def announce_end(self) -> None:

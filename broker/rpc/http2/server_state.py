@@ -10,7 +10,7 @@ import trio
 from commitbus.broker.rpc.exchange import Crew
 from commitbus.broker.rpc.http2.limits import ServerLimits
 from commitbus.broker.rpc.http2.metadata import SharedBytes
-from commitbus.broker.rpc.http2.wire import READ_BYTES
+from commitbus.broker.rpc.http2.wire import BULK_READ_BYTES
 from commitbus.broker.rpc.method import Method
 
 
@@ -61,7 +61,7 @@ class ServerState:
         self.crew = Crew(nursery)
         self.flusher = Flusher()
         self.shared_bytes = SharedBytes()
-        self.read_buffer = bytearray(READ_BYTES)
+        self.read_buffer = bytearray(BULK_READ_BYTES)
         self.calls = 0
         """In flight: their clients wait for an answer, or their handlers have not ended."""
         self.held_request_bytes = 0
