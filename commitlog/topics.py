@@ -1,7 +1,4 @@
-"""What the log keeps of each topic: its bytes in a record, and where its queues end.
-
-Written under the log's writer lock only.
-"""
+"""What the log keeps of each topic: its bytes in a record, and where its queues end."""
 
 from __future__ import annotations
 
@@ -26,7 +23,8 @@ class Topic:
             raise MessageRefusedError("the topic", len(data), MAX_TOPIC_BYTES)
         self.magic_code, self.prefixed = encode_topic(data)
         self.queue_ends: dict[int, int] = {}
-        """The queue offset that the next message of each queue id gets."""
+        """The queue offset that the next message of each queue id gets. Changed under the log's
+        writer lock only."""
 
 
 @final
@@ -35,8 +33,8 @@ class Topics(dict[str, Topic]):
 
     def __missing__(self, name: str) -> Topic:
         """Make a topic. MessageRefusedError: the name is too long."""
-        topic = self[name] = Topic(name)
-        return topic
+        # In one step: of two threads that meet it first, both must get the same one.
+        return self.setdefault(name, Topic(name))
 
     def queue_ends(self) -> dict[tuple[str, int], QueueOffset]:
         """Return the next queue offset of each queue."""

@@ -32,7 +32,8 @@ class Durability:
             needed: False where an append counts as stored at once (ASYNC_FLUSH).
         """
         self._watermark, self._needed = watermark, needed
-        self._waiting: list[tuple[PhysicalOffset, int, trio.Event]] = []
+        # End offset, a number so that tasks are never compared, and the task until it is cancelled.
+        self._waiting: list[tuple[PhysicalOffset, int, list[trio.lowlevel.Task]]] = []
         self._count = 0
         self._failure: StoreError | None = None
         self._lock = threading.Lock()
@@ -66,13 +67,21 @@ class Durability:
         Raises:
             FlushFailedError: the flush failed; whether the bytes survive is unknown.
         """
-        while not self.reached(end_offset):
-            if self._failure is not None:
-                raise self._failure.with_traceback(None)
-            event = trio.Event()
+        if self.reached(end_offset):
+            return
+        if self._failure is None:
+            # The task itself instead of an event for it: half the cost of being woken.
+            waiter = [trio.lowlevel.current_task()]
             self._count += 1
-            heappush(self._waiting, (end_offset, self._count, event))
-            await event.wait()
+            heappush(self._waiting, (end_offset, self._count, waiter))
+
+            def give_up(_: object) -> trio.lowlevel.Abort:
+                waiter.clear()
+                return trio.lowlevel.Abort.SUCCEEDED
+
+            await trio.lowlevel.wait_task_rescheduled(give_up)
+        if self._failure is not None and not self.reached(end_offset):
+            raise self._failure.with_traceback(None)
 
     def on_durable(self, _watermark: PhysicalOffset) -> None:
         """Release those whose bytes are durable. Called on the store's flush thread."""
@@ -89,10 +98,14 @@ class Durability:
                 self._token.run_sync_soon(release, idempotent=True)
 
     def _release(self) -> None:
-        watermark = self._watermark()
-        while self._waiting and self._waiting[0][0] <= watermark:
-            heappop(self._waiting)[2].set()
+        self._wake(self._watermark())
 
     def _release_all(self) -> None:
-        while self._waiting:
-            heappop(self._waiting)[2].set()
+        self._wake(max((end for end, _, _ in self._waiting), default=PhysicalOffset(0)))
+
+    def _wake(self, end_offset: PhysicalOffset) -> None:
+        """Wake all who wait for no more than `end_offset`."""
+        waiting, reschedule = self._waiting, trio.lowlevel.reschedule
+        while waiting and waiting[0][0] <= end_offset:
+            for task in heappop(waiting)[2]:
+                reschedule(task)

@@ -59,15 +59,15 @@ _CRC_POLYNOMIAL: Final = 0xEDB8_8320
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _kernel(signature: str) -> Callable[[_Function], _Function]:
-    """Compile with the GIL released; cached on disk where there is a place to write to."""
+def _kernel(signature: str, *, nogil: bool = True) -> Callable[[_Function], _Function]:
+    """Compile, to run with the GIL released; cached on disk where there is a place to write to."""
 
     def compile_(function: _Function) -> _Function:
         try:
-            compiled: _Function = njit(signature, nogil=True, cache=True)(function)
+            compiled: _Function = njit(signature, nogil=nogil, cache=True)(function)
         except RuntimeError:
             # No writable place for the cache, nor NUMBA_CACHE_DIR: each start compiles.
-            compiled = njit(signature, nogil=True)(function)
+            compiled = njit(signature, nogil=nogil)(function)
         return compiled
 
     return compile_
@@ -505,7 +505,11 @@ def append_index_entries(
 # Appending
 
 
-@_kernel("int64(int64, int64, int64[::1], int64[::1], int64, int64, int64, int64, int64, int64)")
+# With the GIL: a batch of 64 takes 10 us, and getting it back from reput took more than that.
+@_kernel(
+    "int64(int64, int64, int64[::1], int64[::1], int64, int64, int64, int64, int64, int64)",
+    nogil=False,
+)
 def append_records(
     address: int,
     records: int,

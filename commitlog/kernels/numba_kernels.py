@@ -41,7 +41,7 @@ for _name in _SHARED_CONSTANTS:
 
 @final
 class NumbaKernels:
-    """See `Kernels`. All run with the GIL released."""
+    """See `Kernels`. All but `append_records` run with the GIL released."""
 
     name = "numba"
 
