@@ -20,7 +20,14 @@ from commitbus.flush.policy import FlushMode
 from tests.simulation.disk import PAGE_BYTES, CrashState, Disk
 from tests.simulation.files import Faults
 from tests.simulation.oracle import Found, Oracle, QueueKey
-from tests.simulation.process import Process, all_found, derived_files, message, store_config
+from tests.simulation.process import (
+    Process,
+    all_found,
+    derived_files,
+    message,
+    put_framed,
+    store_config,
+)
 from tests.simulation.scheduler import START_MS, Scheduler, SimulationError, repeatable
 
 _FILE_OPERATIONS: Final = (
@@ -52,7 +59,9 @@ class Script:
         self.oracle.recovered(all_found(self.store), self.store.end_offset, power_cut=True)
         self.store.add_durable_listener(self.oracle.durable)
 
-    def put(self, *sizes: int, queue: QueueKey = ("T", 0), wait: bool = True) -> None:
+    def put(
+        self, *sizes: int, queue: QueueKey = ("T", 0), wait: bool = True, framed: bool = False
+    ) -> None:
         """Append a message of each size, as one batch, and wait until it is durable and shown."""
         store = self._open_store()
         bodies = []
@@ -61,7 +70,10 @@ class Script:
             bodies.append(b"%04d" % self.number + b"x" * size)
         sent = self.oracle.sending(queue, bodies)
         messages = [message(queue, body, body[:4].decode()) for body in bodies]
-        results = [store.put(messages[0])] if len(sizes) == 1 else store.put_batch(messages)
+        if framed:
+            results = put_framed(store, messages)
+        else:
+            results = [store.put(messages[0])] if len(sizes) == 1 else store.put_batch(messages)
         self.oracle.appended(sent, results)
         if wait:
             store.wait_durable(results[-1].end_offset)
@@ -107,6 +119,14 @@ def batches(script: Script) -> None:
     script.put(1500, 1500, 1500, 1500)
 
 
+def framed(script: Script) -> None:
+    """Batches of one buffer, across page boundaries and into a second log file."""
+    script.open()
+    script.put(30, 30, 30, framed=True)
+    for _ in range(3):
+        script.put(1500, 1500, 1500, framed=True)
+
+
 def rolling(script: Script) -> None:
     """Three log files, two queue files, two index files."""
     script.open()
@@ -136,7 +156,7 @@ def closing(script: Script) -> None:
 
 
 HISTORIES: Final[tuple[History, ...]] = (
-    one_by_one, unacknowledged, batches, rolling, checkpoints, closing,
+    one_by_one, unacknowledged, batches, framed, rolling, checkpoints, closing,
 )  # fmt: skip
 
 

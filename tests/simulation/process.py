@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, final
+
+import numpy as np
 
 from commitbus.broker.store import ownership, start
 from commitbus.broker.store.check import check_store
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.commit_log import CommitLog
-from commitbus.commitlog.record_format import encode_properties
-from commitbus.commitlog.types import Host, OutgoingMessage, PhysicalOffset, QueueOffset
+from commitbus.commitlog.framed import FramedBatch
+from commitbus.commitlog.record_format import encode_properties, record_size
+from commitbus.commitlog.types import (
+    AppendResult,
+    Host,
+    OutgoingMessage,
+    PhysicalOffset,
+    QueueOffset,
+)
 from commitbus.flush.policy import FlushMode, FlushPolicy
 from tests.simulation.disk import Disk, Inode
 from tests.simulation.files import Faults, SimulatedFileSystem
@@ -43,6 +52,30 @@ def message(queue: QueueKey, body: bytes, key: str) -> OutgoingMessage:
     """Return a message that can be found by `key` and by a tag."""
     properties = {"UNIQ_KEY": f"u-{key}", "KEYS": key, "TAGS": key[-1]}
     return OutgoingMessage(*queue, body, encode_properties(properties), START_MS, _HOST)
+
+
+def put_framed(store: MessageStore, messages: Sequence[OutgoingMessage]) -> list[AppendResult]:
+    """Put messages of one queue as a batch of one buffer; return where each came to lie."""
+    first = messages[0]
+    batch = FramedBatch(
+        first.topic,
+        first.queue_id,
+        b"".join(part for sent in messages for part in (sent.body, sent.properties)),
+        np.array([len(sent.body) for sent in messages], np.int64),
+        np.array([len(sent.properties) for sent in messages], np.int64),
+        first.born_timestamp,
+        first.born_host,
+    )
+    whole = store.put_framed(batch)
+    results: list[AppendResult] = []
+    offset = whole.physical_offset
+    for number, sent in enumerate(messages):
+        size = record_size(len(sent.topic.encode()), len(sent.body), len(sent.properties))
+        queue_offset = QueueOffset(whole.queue_offset + number)
+        results.append(AppendResult(offset, size, queue_offset, whole.store_timestamp))
+        offset = results[-1].end_offset
+    assert offset == whole.end_offset
+    return results
 
 
 @final

@@ -12,6 +12,7 @@ from tests.simulation.images import (
     History,
     batches,
     crash_everywhere,
+    framed,
     killed_between_any_two_lines,
     lost_stays_lost,
     one_by_one,
@@ -49,7 +50,9 @@ def test_every_subset_of_a_short_history_is_recovered(history: History, mode: Fl
         )
 
 
-@pytest.mark.parametrize("history", [one_by_one, batches], ids=["one_by_one", "batches"])
+@pytest.mark.parametrize(
+    "history", [one_by_one, batches, framed], ids=lambda history: history.__name__
+)
 def test_a_kill_between_any_two_lines_loses_nothing(history: History) -> None:
     """Of the log: what was appended is there, and of a batch all or nothing."""
     files = frozenset([commit_log.__file__])
