@@ -130,13 +130,15 @@ class Engine:
     # Bytes and events
 
     def receive(self, data: bytes | memoryview) -> list[Event]:
-        """Take bytes from the network; return what they mean.
+        """Take bytes from the network; return what they mean: nothing once the connection is over.
 
         Raises:
             EngineError: they are a protocol error, or exceed a limit, beyond repair.
         """
         try:
             self._connection.receive_data(data)
+        except ngh2.ConnectionStateError:
+            return []
         except ngh2.DenialOfServiceError as error:
             raise EngineError(str(error), self._goaway(ErrorCode.ENHANCE_YOUR_CALM)) from None
         except ngh2.NGH2Error as error:
