@@ -12,7 +12,7 @@ from bench.measure import OURS, Benchmark, Row, report, run_rounds
 from bench.peers.jvm import PeerMissingError
 from bench.peers.rocketmq_store import REMARK, RocketmqStore, ours_beside_pool
 from bench.read import append_to_visible, look_up, recover_and_rebuild
-from bench.store import append_batches, append_one_by_one, sync_flush
+from bench.store import append_batches, append_framed, append_one_by_one, sync_flush
 
 
 def recovery() -> list[Row]:
@@ -23,6 +23,7 @@ def recovery() -> list[Row]:
 BENCHMARKS: Mapping[str, Benchmark] = {
     "append": append_one_by_one,
     "batch": append_batches,
+    "framed": append_framed,
     "pool": ours_beside_pool,
     "sync-flush": sync_flush,
     "recovery": recovery,
