@@ -14,9 +14,8 @@ take n. A receiver that leaves with a wake-up it did not use hands it to the nex
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Final, final
+from collections.abc import Callable, Sequence
+from typing import Final, Self, final
 
 import trio
 
@@ -30,42 +29,74 @@ WAITING_POLLS_MAX: Final = 1024
 
 @final
 class Receiver:
-    """One receive call in line. Made by `LongPolling.join`."""
+    """One receive call, in line while its `with` block runs. Made by `LongPolling.join`."""
 
-    __slots__ = ("_event", "_line", "capacity")
+    __slots__ = ("_event", "_line", "capacity", "woken")
 
     def __init__(self, line: _Line, capacity: int) -> None:
         self._line, self.capacity = line, capacity
-        self._event = trio.Event()
+        self.woken = False
+        """Whether a wake-up is pending."""
+        self._event: trio.Event | None = None
+
+    def __enter__(self) -> Self:
+        self._line.join(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._line.leave(self)
 
     async def wait(self) -> None:
         """Return when there may be messages, at once if that was so since the last return."""
-        await self._event.wait()
-        self._event = trio.Event()
+        if self.woken:
+            await trio.lowlevel.checkpoint()
+        else:
+            # Most receivers never wait: they find messages when they come.
+            self._event = trio.Event()
+            await self._event.wait()
+        self.woken = False
         self._line.idle[self] = None
 
     @property
-    def woken(self) -> bool:
-        """Whether a wake-up is pending."""
-        return self._event.is_set()
+    def is_alone(self) -> bool:
+        """Whether nobody else is in line."""
+        return self._line.joined == 1
 
     def wake(self) -> None:
         """Let the pending or the next `wait` return."""
-        self._event.set()
+        self.woken = True
+        if self._event is not None:
+            self._event.set()
 
 
 @final
 class _Line:
     """The receivers of one group and topic."""
 
-    __slots__ = ("idle", "joined", "next_expiry_ms")
+    __slots__ = ("_forget", "idle", "joined", "next_expiry_ms")
 
-    def __init__(self) -> None:
+    def __init__(self, forget: Callable[[], None]) -> None:
+        self._forget = forget
+        """Called when the last one has left."""
         self.idle: dict[Receiver, None] = {}
         """Those without a pending wake-up, in order of arrival."""
         self.joined = 0
         self.next_expiry_ms: int | None = None
         """When the first message in flight becomes visible again, as far as anybody noted."""
+
+    def join(self, receiver: Receiver) -> None:
+        """Take a receiver in at the end."""
+        self.joined += 1
+        self.idle[receiver] = None
+
+    def leave(self, receiver: Receiver) -> None:
+        """Let a receiver go, and hand a wake-up that it did not use to the next one."""
+        self.joined -= 1
+        self.idle.pop(receiver, None)
+        if receiver.woken:
+            self.wake(1)
+        if self.joined == 0:
+            self._forget()
 
     def wake(self, messages: int) -> None:
         """Wake receivers until their capacity is at least `messages`."""
@@ -121,9 +152,8 @@ class LongPolling:
             for line in self._lines.get(topic, {}).values():
                 line.wake(count)
 
-    @contextmanager
-    def join(self, group: str, topic: str, capacity: int) -> Iterator[Receiver]:
-        """Stand in line for messages of a topic while the block runs.
+    def join(self, group: str, topic: str, capacity: int) -> Receiver:
+        """Return a receiver that stands in line for messages of a topic while its block runs.
 
         Args:
             group: the consumer group.
@@ -133,26 +163,21 @@ class LongPolling:
         Raises:
             TooManyRequestsError: the line is full.
         """
-        groups = self._lines.setdefault(topic, {})
-        line = groups.setdefault(group, _Line())
-        if line.joined >= WAITING_POLLS_MAX:
+        line = self._line(group, topic)
+        if line is None:
+            line = _Line(lambda: self._forget_line(group, topic))
+            self._lines.setdefault(topic, {})[group] = line
+        elif line.joined >= WAITING_POLLS_MAX:
             raise TooManyRequestsError(
                 f"polling full: {line.joined} receivers of group {group} wait for topic {topic}"
             )
-        receiver = Receiver(line, capacity)
-        line.joined += 1
-        line.idle[receiver] = None
-        try:
-            yield receiver
-        finally:
-            line.joined -= 1
-            line.idle.pop(receiver, None)
-            if receiver.woken:
-                line.wake(1)
-            if line.joined == 0:
-                del groups[group]
-                if not groups:
-                    del self._lines[topic]
+        return Receiver(line, capacity)
+
+    def _forget_line(self, group: str, topic: str) -> None:
+        groups = self._lines[topic]
+        del groups[group]
+        if not groups:
+            del self._lines[topic]
 
     def wake(self, group: str, topic: str) -> None:
         """Wake one receiver, because there may be more messages than the caller took."""

@@ -8,7 +8,6 @@ more happens on another thread; by then the messages are taken.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 
@@ -77,7 +76,6 @@ class Batch:
         self.messages: list[pb.Message] = []
         self.has_more = False
         """Whether taking stopped at a limit, so that there may be more."""
-        self._group, self._topic = GroupConfig(demand.group), TopicConfig(demand.topic)
         self._too_long = False
         self._taken: list[_Taken] = []
         self._bytes = 0
@@ -92,18 +90,22 @@ class Batch:
         assert not self.messages
         # What the last fill took was dropped, all of it: it is no part of this batch.
         self.finish()
-        self._check()
+        topic, group = self._check()
         if self._context.delivering_bytes >= DELIVERING_BYTES_MAX:
             raise TooManyRequestsError("too many bytes wait for consumers that read slowly")
         now_ms = self._context.clock.now_ms()
-        queues = list(self._queues())
+        queues = self._queues(topic)
         for queue_id in queues:
-            await self._take_expired(queue_id, now_ms)
+            progress = self._progress(queue_id)
+            if progress.may_have_expired(now_ms) and self._room:
+                await self._take_expired(queue_id, progress, group, now_ms)
         for queue_id in queues:
+            if not self._room:
+                break
             await self._take_new(queue_id, now_ms)
         self.has_more = self._room == 0
-        await self._read()
-        self._note_next_expiry(queues)
+        if self._taken:
+            await self._read()
 
     def finish(self) -> None:
         """Forget what was taken, because it was handed over, released or dropped."""
@@ -138,19 +140,32 @@ class Batch:
             suspend=False,
         )
 
-    def _check(self) -> None:
-        """Look up topic and group anew: an operator may have changed them meanwhile."""
-        self._topic = self._context.readable_topic(self.demand.topic)
-        self._group = self._context.consuming_group(self.demand.group)
+    def note_next_expiry(self) -> None:
+        """Have one of those who wait woken when the first message in flight is visible again."""
+        table, demand = self._context.progress, self.demand
+        topic = self._context.metadata.topic(demand.topic)
+        expiries = [
+            at_ms
+            for queue_id in range(topic.read_queue_nums if topic else 0)
+            if (progress := table.get(demand.group, demand.topic, queue_id)) is not None
+            and (at_ms := progress.next_expiry_ms) is not None
+        ]
+        if expiries:
+            self._note_expiry(min(expiries))
 
-    def _queues(self) -> Iterator[int]:
-        """Yield every readable queue once, beginning one further than the last time."""
-        count = self._topic.read_queue_nums
+    def _check(self) -> tuple[TopicConfig, GroupConfig]:
+        """Look up topic and group anew: an operator may have changed them meanwhile."""
+        context = self._context
+        topic = context.readable_topic(self.demand.topic)
+        return topic, context.consuming_group(self.demand.group)
+
+    def _queues(self, topic: TopicConfig) -> list[int]:
+        """Return every readable queue once, beginning one further than the last time."""
+        count = topic.read_queue_nums
         key = self.demand.group, self.demand.topic
         first = self._context.first_queue.get(key, 0) % count
         self._context.first_queue[key] = first + 1
-        yield from range(first, count)
-        yield from range(first)
+        return [*range(first, count), *range(first)]
 
     def _progress(self, queue_id: int) -> QueueProgress:
         """Return the group's progress in a queue, at its beginning for a new group."""
@@ -171,12 +186,11 @@ class Batch:
             progress = table.create(self.demand.group, topic, queue_id, first if is_whole else last)
         return progress
 
-    async def _take_expired(self, queue_id: int, now_ms: int) -> None:
+    async def _take_expired(
+        self, queue_id: int, progress: QueueProgress, group: GroupConfig, now_ms: int
+    ) -> None:
         """Take what was delivered before and is visible again."""
-        progress = self._progress(queue_id)
-        if self._room == 0 or not _due(progress, now_ms):
-            return
-        attempts_max = self._group.retry_max_times + 1
+        attempts_max = group.retry_max_times + 1
         exhausted: list[_Taken] = []
         for entry in progress.expired(now_ms, self._room):
             unit = self._unit(queue_id, QueueOffset(entry.offset))
@@ -245,8 +259,6 @@ class Batch:
         """Make messages of what was taken; what the filter's hash let in wrongly is dropped."""
         store = self._context.store
         offsets = [taken.unit.physical_offset for taken in self._taken]
-        if not offsets:
-            return
         if store.end_offset - min(offsets) <= HOT_BYTES:
             records = _read_all(store, offsets)
         else:
@@ -326,19 +338,8 @@ class Batch:
         # Below its first stored message a queue answers with that one.
         return next((unit for unit in found.units if unit.queue_offset == queue_offset), None)
 
-    def _note_next_expiry(self, queues: list[int]) -> None:
-        expiries = [self._progress(queue_id).next_expiry_ms for queue_id in queues]
-        known = [at_ms for at_ms in expiries if at_ms is not None]
-        if known:
-            self._note_expiry(min(known))
-
     def _note_expiry(self, at_ms: int) -> None:
         self._context.polls.note_expiry(self.demand.group, self.demand.topic, at_ms)
-
-
-def _due(progress: QueueProgress, now_ms: int) -> bool:
-    at_ms = progress.next_expiry_ms
-    return at_ms is not None and at_ms <= now_ms
 
 
 def _read_all(store: MessageStore, offsets: list[PhysicalOffset]) -> list[Record | StoreError]:

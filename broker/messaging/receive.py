@@ -91,6 +91,7 @@ async def _fill(context: MessagingContext, batch: Batch, until: float) -> None:
     with context.polls.join(demand.group, demand.topic, demand.batch_size) as receiver:
         await batch.fill()
         while not batch.messages:
+            batch.note_next_expiry()
             # The time limits the wait only: what was taken is never left half handled.
             with trio.move_on_at(until) as scope:
                 if batch.has_more:
@@ -100,6 +101,8 @@ async def _fill(context: MessagingContext, batch: Batch, until: float) -> None:
             if scope.cancelled_caught:
                 break
             await batch.fill()
+        if not receiver.is_alone:
+            batch.note_next_expiry()
     if batch.has_more:
         context.polls.wake(demand.group, demand.topic)
 
@@ -118,9 +121,11 @@ async def _demand(
         AUTO_RENEW_INVISIBLE_MS if request.auto_renew else invisible_ms(request.invisible_duration)
     )
     tags = parse_filter(request.filter_expression)
-    await context.topic(topic_text)
+    if context.metadata.topic(topic_text) is None:
+        await context.topic(topic_text)
     context.readable_topic(topic_text)
-    await context.group(group_text)
+    if context.metadata.group(group_text) is None:
+        await context.group(group_text)
     context.consuming_group(group_text)
     return Demand(
         group=group_text,

@@ -83,12 +83,16 @@ class QueueProgress:
         """When the next message in flight becomes visible again; None when none is in flight."""
         expiries = self._expiries
         while expiries:
-            until, _, offsets = expiries[0]
-            if any(self._counts(offset, until) for offset in offsets):
+            until, first, offsets = expiries[0]
+            if self._counts(first, until) or any(self._counts(o, until) for o in offsets):
                 return until
             heappop(expiries)
             self._expiring -= len(offsets)
         return None
+
+    def may_have_expired(self, now_ms: int) -> bool:
+        """Return False where `expired` finds nothing; it is much quicker."""
+        return bool(self._expiries) and self._expiries[0][0] <= now_ms
 
     def expired(self, now_ms: int, limit: int) -> list[InFlight]:
         """Return up to `limit` messages that are visible again, the longest waiting first.
