@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
 
 from commitbus.broker.bulk.append import append
 from commitbus.broker.bulk.context import BulkContext
 from commitbus.broker.bulk.fetch import fetch
+from commitbus.broker.bulk.paths import APPEND, FETCH
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
-
-SERVICE: Final = "/commitbus.bulk.v1.Bulk/"
 
 
 def bulk_methods(messaging: MessagingContext) -> list[Method]:
@@ -20,14 +18,14 @@ def bulk_methods(messaging: MessagingContext) -> list[Method]:
     context = BulkContext(messaging)
     return [
         Method(
-            SERVICE + "Append",
+            APPEND,
             MethodKind.BIDI,
             pb.AppendRequest,
             pb.AppendResponse,
             partial(append, context),
         ),
         Method(
-            SERVICE + "Fetch",
+            FETCH,
             MethodKind.BIDI,
             pb.FetchRequest,
             pb.FetchResponse,

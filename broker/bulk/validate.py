@@ -103,6 +103,16 @@ def check_records(frames: Frames, *, max_body_bytes: int, has_unique_keys: bool)
         _check_one(index, each[index], has_unique_keys=has_unique_keys)
 
 
+def check_properties(properties: bytes) -> None:
+    """Check the properties of one record whose producer has an id.
+
+    Raises:
+        RequestError: The first limit that they break.
+    """
+    if len(properties) > _PLAIN_BYTES_MAX or not _are_plain([properties], has_unique_keys=False):
+        check_message(_as_message(properties, has_unique_keys=False), max_body_bytes=1, now_ms=0)
+
+
 def _are_plain(each: list[bytes], *, has_unique_keys: bool) -> bool:
     """Return whether nothing can be wrong with the properties, but that they are too many."""
     data = b"".join(each)

@@ -123,11 +123,16 @@ class ClientConnection:
         self._heard_s = trio.current_time()
         self._lost: RpcError | None = None
         self._is_draining = False
+        self._unusable = trio.Event()
 
     @property
     def is_usable(self) -> bool:
         """Return whether new calls can be made."""
         return self._lost is None and not self._is_draining
+
+    async def wait_unusable(self) -> None:
+        """Return when no more calls can be made."""
+        await self._unusable.wait()
 
     async def run(self) -> None:
         """Carry bytes until the connection ends, or this is cancelled."""
@@ -255,6 +260,7 @@ class ClientConnection:
                     call.closed(event.error_code)
             elif isinstance(event, GoAwayReceived):
                 self._is_draining = True
+                self._unusable.set()
             elif isinstance(event, ConnectionClosed):
                 self._lose()
 
@@ -275,6 +281,7 @@ class ClientConnection:
         """End all calls: nothing more comes."""
         if self._lost is None:
             self._lost = self._unavailable("the connection is lost")
+            self._unusable.set()
         for call in list(self._calls.values()):
             call.fail(self._lost)
 

@@ -1,0 +1,242 @@
+"""Reading a topic from a trio program, without a group: whoever reads keeps the offsets."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Literal, Self, TypeAlias, final
+
+import trio
+
+from commitbus.broker.bulk.paths import FETCH
+from commitbus.broker.client.batch import Message, MessageBatch
+from commitbus.broker.client.errors import (
+    BrokerUnavailableError,
+    ClientClosedError,
+    ClientError,
+    RefusedError,
+)
+from commitbus.broker.client.link import Link
+from commitbus.broker.client.options import ConsumerOptions
+from commitbus.broker.rpc.call import RpcError, StatusCode
+from commitbus.broker.rpc.http2.client_call import ClientCall
+from commitbus.broker.rpc.http2.client_connection import ClientConnection
+from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
+
+Begin: TypeAlias = 'Literal["earliest", "latest"] | datetime | Mapping[int, int]'
+"""Where to begin: at the first message that is stored, behind the last, at the first stored at a
+time or later, or at an offset of each queue that is named (and then of no other queue)."""
+
+_DEFAULTS: Final = ConsumerOptions()
+_RETRY_S: Final = 0.1
+_GRANTS: Final = 4
+"""Into how many parts the read-ahead is divided: fewer mean fewer requests, and longer waits."""
+_TRY_AGAIN: Final = {
+    StatusCode.UNAVAILABLE,
+    StatusCode.CANCELLED,
+    StatusCode.INTERNAL,
+    StatusCode.UNKNOWN,
+    StatusCode.RESOURCE_EXHAUSTED,
+}
+
+
+@final
+class Consumer:
+    """Reads a topic: all of its messages, whatever any group has acknowledged.
+
+        async with Consumer("127.0.0.1:8081", "greetings") as consumer:
+            async for message in consumer:
+                print(message.body)
+
+    Messages of a queue come in its order, those of different queues in turns of batches. A lost
+    connection is made again, and reading goes on behind the last batch. Belongs to one task.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        topic: str,
+        *,
+        begin: Begin = "earliest",
+        tags: str = "*",
+        follow: bool = True,
+        options: ConsumerOptions = _DEFAULTS,
+    ) -> None:
+        """Say what to read; nothing is connected yet.
+
+        Args:
+            endpoint: The broker as `host:port`.
+            topic: What to read.
+            begin: From where on.
+            tags: `a || b` reads only messages with one of these tags.
+            follow: Wait for new messages at the end; else the iteration ends there.
+            options: How far it reads ahead.
+
+        Raises:
+            ValueError: `endpoint` is no such thing.
+        """
+        self._options = options
+        self._link = Link(endpoint, options.tls)
+        self._what = pb.FetchTopic(
+            topic=topic,
+            queues=_queues(begin),
+            begin=_position(begin),
+            tags=tags,
+            follow=follow,
+            slice_bytes_max=options.slice_bytes,
+        )
+        self.positions: dict[int, int] = {}
+        """By queue id the offset behind the last message that was handed out."""
+        self.ends: dict[int, int] = {}
+        """By queue id where the queue ended when its last batch was read."""
+        self._messages: Iterator[Message] = iter(())
+        self._nursery: trio.Nursery | None = None
+        self._call: ClientCall | None = None
+        self._received: deque[MessageBatch] = deque()
+        self._received_to: dict[int, int] = {}
+        self._arrived = trio.Event()
+        self._has_ended = False
+        self._failure: ClientError | None = None
+        self._ungranted_bytes = 0
+        """Of batches that were taken, and whose room the broker does not know of."""
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            BrokerUnavailableError: The broker cannot be reached in time.
+        """
+        # Only here: a client may be made before trio runs.
+        self._manager = trio.open_nursery()
+        self._nursery = await self._manager.__aenter__()
+        self._nursery.start_soon(self._link.run)
+        try:
+            await self._link.wait_connected(self._options.connect_timeout_s)
+        except BaseException:
+            await self._end()
+            raise
+        self._nursery.start_soon(self._run)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Disconnect."""
+        await self._end()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        """Return the next message. Raises as `next_batch`."""
+        while True:
+            for message in self._messages:
+                return message
+            batch = await self.next_batch()
+            if batch is None:
+                raise StopAsyncIteration
+            self._messages = iter(batch)
+
+    async def next_batch(self) -> MessageBatch | None:
+        """Return the next messages of one queue, None at the end.
+
+        Raises:
+            RefusedError: The topic cannot be read, or not from there.
+            BrokerUnavailableError: The broker did not come back in time.
+            ClientClosedError: The consumer is closed.
+        """
+        if self._nursery is None:
+            raise ClientClosedError
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while not self._received:
+            if self._failure is not None:
+                raise self._failure
+            if self._has_ended:
+                return None
+            self._arrived = trio.Event()
+            await self._arrived.wait()
+        batch = self._received.popleft()
+        self.positions[batch.queue_id] = batch.next_offset
+        self._ungranted_bytes += len(batch.records)
+        if self._ungranted_bytes >= self._options.read_ahead_bytes // _GRANTS:
+            await self._grant()
+        return batch
+
+    async def _grant(self) -> None:
+        """Let the broker send as much again as was taken; a new stream begins with all of it."""
+        call, size, self._ungranted_bytes = self._call, self._ungranted_bytes, 0
+        if call is not None:
+            with suppress(RpcError):
+                await call.send(pb.FetchRequest(credit_bytes=size).SerializeToString())
+
+    async def _run(self) -> None:
+        """Receive until the end, or until it is in vain."""
+        while not self._has_ended and self._failure is None:
+            try:
+                connection = await self._connection()
+                async with connection.call(FETCH) as self._call:
+                    await self._receive(self._call)
+            except RpcError as error:
+                if error.code in _TRY_AGAIN:
+                    await trio.sleep(_RETRY_S)
+                else:
+                    self._failure = RefusedError.of(error)
+            except BrokerUnavailableError as error:
+                self._failure = error
+            self._call = None
+        self._arrived.set()
+
+    async def _connection(self) -> ClientConnection:
+        await self._link.wait_connected(self._options.reconnect_timeout_s)
+        return await self._link.connection()
+
+    async def _receive(self, call: ClientCall) -> None:
+        """Receive what one stream sends."""
+        what = self._what
+        if self._received_to:
+            what = pb.FetchTopic()
+            what.CopyFrom(self._what)
+            del what.queues[:]
+            what.queues.extend(_queues(self._received_to))
+        held_bytes = sum(len(batch.records) for batch in self._received)
+        self._ungranted_bytes = 0
+        credit = max(0, self._options.read_ahead_bytes - held_bytes)
+        request = pb.FetchRequest(topic=what, credit_bytes=credit)
+        await call.send(request.SerializeToString())
+        while (data := await call.receive()) is not None:
+            response = pb.FetchResponse.FromString(data)
+            self._received_to[response.queue_id] = response.next_offset
+            self.positions.setdefault(response.queue_id, response.first_offset)
+            self.ends[response.queue_id] = response.end_offset
+            if response.record_count:
+                batch = MessageBatch(response.records, response.queue_id, response.next_offset)
+                self._received.append(batch)
+                self._arrived.set()
+        self._has_ended = True
+
+    async def _end(self) -> None:
+        assert self._nursery is not None, "it was entered"
+        self._nursery.cancel_scope.cancel()
+        self._nursery = None
+        await self._manager.__aexit__(None, None, None)
+
+
+def _queues(begin: Begin) -> list[pb.QueuePosition]:
+    if not isinstance(begin, Mapping):
+        return []
+    return [
+        pb.QueuePosition(queue_id=queue_id, position=pb.Position(queue_offset=offset))
+        for queue_id, offset in begin.items()
+    ]
+
+
+def _position(begin: Begin) -> pb.Position | None:
+    if isinstance(begin, datetime):
+        return pb.Position(store_ms=round(begin.timestamp() * 1000))
+    return pb.Position(latest=True) if begin == "latest" else None

@@ -1,0 +1,60 @@
+"""What a client is told, grouped by what it may do about it."""
+
+from __future__ import annotations
+
+from typing import final
+
+from commitbus.broker.rpc.call import RpcError, StatusCode
+
+
+class ClientError(Exception):
+    """The base of everything that the client raises on purpose."""
+
+
+@final
+class RefusedError(ClientError):
+    """The broker refuses: to try the same again is in vain. Of a message: it was not stored."""
+
+    def __init__(self, code: StatusCode, reason: str) -> None:
+        self.code, self.reason = code, reason
+        super().__init__(reason)
+
+    @classmethod
+    def of(cls, error: RpcError) -> RefusedError:
+        """Return what a status says."""
+        return cls(error.code, error.message)
+
+
+@final
+class BrokerUnavailableError(ClientError):
+    """The broker cannot be reached, or does not answer, and was given time to."""
+
+    def __init__(self, endpoint: str, reason: str) -> None:
+        self.endpoint, self.reason = endpoint, reason
+        super().__init__(f"the broker at {endpoint} is not available: {reason}")
+
+
+@final
+class DeliveryUnknownError(ClientError):
+    """Nobody can say whether the message was stored. To send it again may store it twice."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the message may or may not be stored: {reason}")
+
+
+@final
+class BufferFullError(ClientError):
+    """More messages wait to be sent than the options allow."""
+
+    def __init__(self, topic: str, buffer_bytes: int) -> None:
+        self.topic, self.buffer_bytes = topic, buffer_bytes
+        super().__init__(f"{buffer_bytes} bytes for topic {topic} wait to be sent already")
+
+
+@final
+class ClientClosedError(ClientError):
+    """The client was closed, or its `with` block was left."""
+
+    def __init__(self) -> None:
+        super().__init__("the client is closed")

@@ -1,0 +1,414 @@
+"""The messages of one topic on their way: gathered into batches, sent, sent again, acknowledged.
+
+    add (any thread) ──> open batch ──(full)──> sealed ──(sent)──> unacknowledged ──> receipts
+                              └───────(the stream has room)──────────────^
+
+Batches have the sequence numbers of one producer id, so what is sent again after a lost connection
+is stored once. An id is given up when nothing of it is unacknowledged and the stream ends, and when
+a batch was refused: what was behind that one gets new numbers under a new id.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import secrets
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final, NoReturn, final
+
+import trio
+
+from commitbus.broker.bulk.frames import encode_frames
+from commitbus.broker.bulk.paths import APPEND
+from commitbus.broker.bulk.validate import RECORDS_MAX
+from commitbus.broker.client.errors import (
+    BufferFullError,
+    ClientClosedError,
+    ClientError,
+    DeliveryUnknownError,
+    RefusedError,
+)
+from commitbus.broker.client.link import Link
+from commitbus.broker.client.options import ProducerOptions
+from commitbus.broker.client.receipt import OnDelivery, Receipt
+from commitbus.broker.rpc.call import RpcError, StatusCode
+from commitbus.broker.rpc.http2.client_call import ClientCall
+from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
+from commitbus.commitlog.clock import SystemClock
+
+_RETRY_S: Final = 0.1
+_MESSAGE_COST_BYTES: Final = 128
+"""What a message takes of the buffer beside its bytes."""
+_FINAL: Final = {
+    StatusCode.INVALID_ARGUMENT,
+    StatusCode.NOT_FOUND,
+    StatusCode.PERMISSION_DENIED,
+    StatusCode.FAILED_PRECONDITION,
+    StatusCode.UNIMPLEMENTED,
+    StatusCode.UNAUTHENTICATED,
+}
+"""To try again is in vain. After any other status it is not."""
+_RECORD: Final = re.compile(r"record (\d+): ")
+
+_clock: Final = SystemClock()
+_log: Final = logging.getLogger(__name__)
+
+
+@final
+class Batch:
+    """Messages that are stored together."""
+
+    __slots__ = ("born_ms", "count", "listeners", "parts", "sequence", "since_s", "size_bytes")
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        """Of each message its body, then its properties."""
+        self.listeners: list[tuple[int, OnDelivery]] = []
+        """By index of the message; of those that have one."""
+        self.count = self.size_bytes = 0
+        self.born_ms = 0
+        self.since_s = math.inf
+        """When its first message came, monotonic."""
+        self.sequence = -1
+
+
+@final
+class Lane:
+    """One topic's, or one queue's, messages."""
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int | None,
+        link: Link,
+        options: ProducerOptions,
+        *,
+        wake: Callable[[Lane], None],
+        on_failure: Callable[[ClientError], None],
+    ) -> None:
+        """Begin without messages.
+
+        Args:
+            topic: Where the messages go.
+            queue_id: Which of its queues; the broker chooses when None.
+            link: The connection.
+            options: Of the producer.
+            wake: Calls `work_arrived` on the trio thread, from any thread.
+            on_failure: Told of messages that fail and that have no listener.
+        """
+        self.topic, self._queue_id = topic, queue_id
+        self._link, self._options = link, options
+        self._wake, self._on_failure = wake, on_failure
+        self._batch_bytes = options.batch_bytes
+        # Below: changed by any thread, under the lock.
+        self._lock = threading.Lock()
+        self._open = Batch()
+        self._sealed: deque[Batch] = deque()
+        self._buffered_bytes = 0
+        self.added = 0
+        self._closed = False
+        self._room = threading.Condition(self._lock)
+        # Below: the trio thread's.
+        self.settled = 0
+        """Of the messages that were added, how many were stored or have failed."""
+        self._unacknowledged: deque[Batch] = deque()
+        self._producer_id = secrets.token_bytes(16)
+        self._next_sequence = 0
+        self._resumes = False
+        self._work = trio.Event()
+        self.progress = trio.Event()
+        """Set, and replaced, when messages are settled."""
+        self._scope = trio.CancelScope()
+        self._flushed_to = 0
+
+    # Adding, from any thread
+
+    def add(self, body: bytes, properties: bytes, on_delivery: OnDelivery | None) -> None:
+        """Take a message.
+
+        Raises:
+            BufferFullError: Too many wait already.
+            ClientClosedError: The producer is closed.
+        """
+        size = len(body) + len(properties)
+        with self._lock:
+            if self._buffered_bytes >= self._options.buffer_bytes:
+                raise BufferFullError(self.topic, self._buffered_bytes)
+            if self._closed:
+                raise ClientClosedError
+            batch = self._open
+            if batch.size_bytes + size > self._batch_bytes or batch.count == RECORDS_MAX:
+                batch = self._seal()
+            if on_delivery is not None:
+                batch.listeners.append((batch.count, on_delivery))
+            batch.parts += (body, properties)
+            batch.count += 1
+            batch.size_bytes += size
+            self.added += 1
+            self._buffered_bytes += size + _MESSAGE_COST_BYTES
+            is_first = batch.count == 1
+            if is_first:
+                batch.born_ms, batch.since_s = _clock.now_ms(), _clock.monotonic_s()
+        if is_first:
+            self._wake(self)
+
+    def wait_for_room(self) -> None:
+        """Block until there is less in the buffer, or the producer is closed."""
+        limit = self._options.buffer_bytes
+        with self._lock:
+            self._room.wait_for(lambda: self._closed or self._buffered_bytes < limit)
+
+    def _seal(self) -> Batch:
+        """Under the lock: begin a new batch, if the open one has a message."""
+        if self._open.count:
+            self._sealed.append(self._open)
+            self._open = Batch()
+        return self._open
+
+    def close(self) -> None:
+        """Take no more messages; those who wait for room learn so."""
+        with self._lock:
+            self._closed = True
+            self._room.notify_all()
+
+    # Everything below on the trio thread
+
+    def work_arrived(self) -> None:
+        """Note that there may be a batch to send."""
+        self._work.set()
+
+    async def flush(self) -> None:
+        """Return when all messages that were added before are stored, or have failed."""
+        self._flushed_to = target = self.added
+        self._work.set()
+        while self.settled < target:
+            await self.progress.wait()
+
+    async def run(self) -> None:
+        """Send what is added until cancelled; what is left then has failed."""
+        try:
+            while True:
+                await self._until_needed()
+                with trio.CancelScope() as self._scope:
+                    self._set_deadline()
+                    await self._attempt()
+                if self._scope.cancelled_caught:
+                    self._time_out()
+        finally:
+            self.close()
+            with self._lock:
+                self._seal()
+            self._fail(self._unacknowledged, DeliveryUnknownError("the producer was closed"))
+            self._fail(self._sealed, ClientClosedError())
+
+    async def _until_needed(self) -> None:
+        while not (self._unacknowledged or self._sealed or self._open.count):
+            self._work = trio.Event()
+            await self._work.wait()
+
+    async def _attempt(self) -> None:
+        """Open a stream and send until it breaks."""
+        has_started = False
+        try:
+            connection = await self._link.connection()
+            async with connection.call(APPEND) as call:
+                await self._start(call)
+                has_started = True
+                await self._converse(call)
+        except RpcError as error:
+            self._resumes = True
+            if error.code not in _FINAL:
+                self._link.failure = error.message
+                await trio.sleep(_RETRY_S)
+            elif not has_started:
+                self._refuse_all(error)
+            elif error.code is StatusCode.FAILED_PRECONDITION:
+                # Its log has forgotten what came before: a power cut took it, or retention.
+                self._fail(self._unacknowledged, DeliveryUnknownError(error.message))
+            elif self._unacknowledged:
+                self._refuse_first(error)
+
+    async def _start(self, call: ClientCall) -> None:
+        if not self._unacknowledged:
+            self._renumber()
+        start = pb.AppendStart(
+            topic=self.topic,
+            producer_id=self._producer_id,
+            resumes=self._resumes,
+            durable=self._options.durable,
+        )
+        await call.send(pb.AppendRequest(start=start).SerializeToString())
+        response = await call.receive()
+        if response is None:
+            raise RpcError(StatusCode.INTERNAL, "the broker ended the stream")
+        limits = pb.AppendResponse.FromString(response).started
+        self._batch_bytes = min(self._options.batch_bytes, limits.batch_bytes_max)
+
+    async def _converse(self, call: ClientCall) -> None:
+        """Send and receive until one of them fails."""
+        failures: list[RpcError] = []
+
+        async def until_failure(work: Callable[[ClientCall], Awaitable[NoReturn]]) -> None:
+            try:
+                await work(call)
+            except RpcError as error:
+                failures.append(error)
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(until_failure, self._send_batches)
+            await until_failure(self._receive_acks)
+        raise failures[0]
+
+    async def _send_batches(self, call: ClientCall) -> NoReturn:
+        for batch in self._unacknowledged:
+            await call.send(self._encode(batch))
+        while True:
+            while len(self._unacknowledged) >= self._options.in_flight_max:
+                await self.progress.wait()
+            batch = await self._next_batch()
+            batch.sequence = self._next_sequence
+            self._next_sequence += 1
+            self._unacknowledged.append(batch)
+            self._set_deadline()
+            await call.send(self._encode(batch))
+
+    async def _next_batch(self) -> Batch:
+        """Return the next batch: a sealed one, or what there is of the open one after lingering."""
+        while True:
+            self._work = trio.Event()
+            with self._lock:
+                if self._sealed:
+                    return self._sealed.popleft()
+                batch = self._open
+                until_s = batch.since_s + self._options.linger_s
+                is_due = self._flushed_to > self.settled or until_s <= _clock.monotonic_s()
+                if batch.count and is_due:
+                    self._open = Batch()
+                    return batch
+            wait_s = until_s - _clock.monotonic_s() if batch.count else math.inf
+            with trio.move_on_after(max(0.0, wait_s)):
+                await self._work.wait()
+
+    def _encode(self, batch: Batch) -> bytes:
+        lengths, records = encode_frames(batch.parts)
+        return pb.AppendRequest(
+            batch=pb.AppendBatch(
+                sequence=batch.sequence,
+                queue_id=self._queue_id,
+                lengths=lengths,
+                records=records,
+                born_ms=batch.born_ms,
+            )
+        ).SerializeToString()
+
+    async def _receive_acks(self, call: ClientCall) -> NoReturn:
+        while (response := await call.receive()) is not None:
+            for ack in pb.AppendResponse.FromString(response).acks:
+                if not self._unacknowledged or ack.sequence != self._unacknowledged[0].sequence:
+                    raise RpcError(StatusCode.INTERNAL, "the broker acknowledged out of order")
+                batch = self._unacknowledged.popleft()
+                for index, listener in batch.listeners:
+                    offset = ack.first_queue_offset + index
+                    receipt = Receipt(self.topic, ack.queue_id, offset, ack.store_ms)
+                    _tell(listener, None, receipt)
+                self._settle(batch)
+            self._set_deadline()
+        raise RpcError(StatusCode.UNAVAILABLE, "the broker ended the stream")
+
+    # Failing
+
+    def _set_deadline(self) -> None:
+        waiting = self._unacknowledged or self._sealed
+        oldest_s = waiting[0].since_s if waiting else self._open.since_s
+        left_s = oldest_s + self._options.delivery_timeout_s - _clock.monotonic_s()
+        self._scope.deadline = trio.current_time() + left_s
+
+    def _time_out(self) -> None:
+        """Fail what waits for too long."""
+        reason = f"no acknowledgement in {self._options.delivery_timeout_s:g} s"
+        error = DeliveryUnknownError(f"{reason}: {self._link.failure}")
+        self._fail(self._unacknowledged, error)
+        due_s = _clock.monotonic_s() - self._options.delivery_timeout_s
+        with self._lock:
+            self._seal()
+            expired = deque(batch for batch in self._sealed if batch.since_s <= due_s)
+            for _ in expired:
+                self._sealed.popleft()
+        self._fail(expired, error)
+
+    def _refuse_all(self, error: RpcError) -> None:
+        with self._lock:
+            self._seal()
+        if self._unacknowledged:
+            self._fail(self._unacknowledged, DeliveryUnknownError(error.message))
+        self._fail(self._sealed, RefusedError.of(error))
+
+    def _refuse_first(self, error: RpcError) -> None:
+        """Fail the message that the broker names, or its whole batch; send the others again."""
+        batch = self._unacknowledged.popleft()
+        match = _RECORD.search(error.message)
+        index = int(match[1]) if match else -1
+        if batch.count > 1 and 0 <= index < batch.count:
+            others = _without(batch, index)
+            refused = _only(batch, index)
+            self._unacknowledged.appendleft(others)
+            batch = refused
+        self._fail(deque([batch]), RefusedError.of(error))
+        self._renumber()
+
+    def _renumber(self) -> None:
+        """Go on under a new producer id. What is unacknowledged is known not to be stored."""
+        self._producer_id = secrets.token_bytes(16)
+        self._resumes = False
+        for sequence, batch in enumerate(self._unacknowledged):
+            batch.sequence = sequence
+        self._next_sequence = len(self._unacknowledged)
+
+    def _fail(self, batches: deque[Batch], error: ClientError) -> None:
+        while batches:
+            batch = batches.popleft()
+            for _, listener in batch.listeners:
+                _tell(listener, error, None)
+            if len(batch.listeners) < batch.count:
+                self._on_failure(error)
+            self._settle(batch)
+
+    def _settle(self, batch: Batch) -> None:
+        self.settled += batch.count
+        self.progress.set()
+        self.progress = trio.Event()
+        with self._lock:
+            self._buffered_bytes -= batch.size_bytes + batch.count * _MESSAGE_COST_BYTES
+            self._room.notify_all()
+
+
+def _without(batch: Batch, index: int) -> Batch:
+    """Return a batch with all messages but one."""
+    others = Batch()
+    others.parts = batch.parts[: 2 * index] + batch.parts[2 * index + 2 :]
+    others.listeners = [(at - (at > index), told) for at, told in batch.listeners if at != index]
+    others.count = batch.count - 1
+    others.size_bytes = sum(map(len, others.parts))
+    others.born_ms, others.since_s = batch.born_ms, batch.since_s
+    return others
+
+
+def _only(batch: Batch, index: int) -> Batch:
+    """Return a batch with one of the messages."""
+    one = Batch()
+    one.parts = batch.parts[2 * index : 2 * index + 2]
+    one.listeners = [(0, told) for at, told in batch.listeners if at == index]
+    one.count = 1
+    one.size_bytes = sum(map(len, one.parts))
+    return one
+
+
+def _tell(listener: OnDelivery, error: ClientError | None, receipt: Receipt | None) -> None:
+    try:
+        listener(error, receipt)
+    except Exception:  # noqa: BLE001 - logged below, and no reason to stop sending
+        _log.exception("a delivery callback failed")

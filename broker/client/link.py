@@ -1,0 +1,71 @@
+"""The connection of a client: made, and made again when it is lost."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final, final
+
+import trio
+
+from commitbus.broker.address import join_host_port, split_host_port
+from commitbus.broker.client.errors import BrokerUnavailableError
+from commitbus.broker.rpc.call import RpcError
+from commitbus.broker.rpc.http2.client_connection import ClientConnection, connect
+
+_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
+"""Before the first, second and so on attempt after one that failed; the last one for all others."""
+
+
+@final
+class Link:
+    """One connection at a time, for all calls of a client."""
+
+    def __init__(self, endpoint: str, tls: ssl.SSLContext | None) -> None:
+        """Name the broker as `host:port`.
+
+        Raises:
+            ValueError: `endpoint` is no such thing.
+        """
+        self._host, self._port = split_host_port(endpoint)
+        self.endpoint = join_host_port(self._host, self._port)
+        self._tls = tls
+        self._connection: ClientConnection | None = None
+        self._connected = trio.Event()
+        self.failure = "no attempt to connect was made"
+        """Why the last attempt failed."""
+
+    async def run(self) -> None:
+        """Keep a connection until cancelled."""
+        failures = 0
+        while True:
+            try:
+                async with connect(self._host, self._port, tls=self._tls) as connection:
+                    self._connection = connection
+                    self._connected.set()
+                    failures = 0
+                    await connection.wait_unusable()
+                    self.failure = "the connection was lost"
+            except RpcError as error:
+                self.failure = error.message
+            self._connection, self._connected = None, trio.Event()
+            await trio.sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
+            failures += 1
+
+    async def connection(self) -> ClientConnection:
+        """Return the connection, once there is one. It may be lost at any time."""
+        while self._connection is None or not self._connection.is_usable:
+            # One that was lost is taken away by `run` in its next turn.
+            await trio.lowlevel.checkpoint()
+            await self._connected.wait()
+        return self._connection
+
+    async def wait_connected(self, timeout_s: float) -> None:
+        """Return once there is a connection.
+
+        Raises:
+            BrokerUnavailableError: there is none in time.
+        """
+        with trio.move_on_after(timeout_s):
+            await self.connection()
+            return
+        raise BrokerUnavailableError(self.endpoint, self.failure)

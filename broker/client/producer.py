@@ -1,0 +1,224 @@
+"""Sending messages from a trio program."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Self, final
+
+import outcome
+import trio
+
+from commitbus.broker.client.errors import BufferFullError, ClientClosedError, ClientError
+from commitbus.broker.client.lane import Lane
+from commitbus.broker.client.link import Link
+from commitbus.broker.client.options import ProducerOptions
+from commitbus.broker.client.properties import NO_PROPERTIES, encoded_properties
+from commitbus.broker.client.receipt import OnDelivery, Receipt
+
+_DEFAULTS = ProducerOptions()
+
+
+@final
+class Producer:
+    """Sends messages, each awaited or not, in batches underneath.
+
+        async with Producer("127.0.0.1:8081") as producer:
+            receipt = await producer.send(b"hello", topic="greetings", tag="en")
+
+    Messages of a topic that go to one queue (see `queue_id`) are stored in the order in which they
+    were sent. A lost connection is made again, and what was not acknowledged is sent again and
+    stored once. Leaving the block waits for everything that was sent, unless an exception leaves
+    it. Belongs to one trio run.
+    """
+
+    def __init__(self, endpoint: str, options: ProducerOptions = _DEFAULTS) -> None:
+        """Name the broker as `host:port`; nothing is connected yet.
+
+        Raises:
+            ValueError: `endpoint` is no such thing.
+        """
+        self._options = options
+        self._link = Link(endpoint, options.tls)
+        self._lanes: dict[tuple[str, int | None], Lane] = {}
+        self._failure: ClientError | None = None
+        self._nursery: trio.Nursery | None = None
+        self._lock = threading.Lock()
+        self._soon: Callable[[Callable[[], object]], object] = _now
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            BrokerUnavailableError: The broker cannot be reached in time.
+        """
+        # Only here: a client may be made before trio runs.
+        self._manager = trio.open_nursery()
+        self._nursery = await self._manager.__aenter__()
+        self._nursery.start_soon(self._link.run)
+        try:
+            await self._link.wait_connected(self._options.connect_timeout_s)
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Flush, unless an exception leaves the block, and disconnect. Raises as `flush`."""
+        try:
+            if error is None:
+                await self.flush()
+        finally:
+            await self._end()
+
+    async def send(
+        self,
+        body: bytes,
+        *,
+        topic: str,
+        tag: str = "",
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] = NO_PROPERTIES,
+        queue_id: int | None = None,
+    ) -> Receipt:
+        """Send a message and return where it was stored, once that is as durable as promised.
+
+        Cancelling it does not take the message back.
+
+        Args:
+            body: 1 byte to the broker's `max_body_bytes`.
+            topic: Takes NORMAL messages.
+            tag: What consumers filter by.
+            keys: What the message can be found by; without spaces.
+            properties: More about it.
+            queue_id: Which of the topic's queues; the broker takes them in turn when None.
+
+        Raises:
+            RefusedError: The broker refuses it; it was not stored.
+            DeliveryUnknownError: The broker did not answer in time: it may be stored.
+            ClientClosedError: The producer is closed.
+        """
+        encoded = encoded_properties(tag, keys, properties)
+        lane = self.lane(topic, queue_id)
+        while True:
+            waiter = _Waiter(trio.lowlevel.current_task())
+            try:
+                lane.add(body, encoded, waiter.on_delivery)
+            except BufferFullError:
+                await lane.progress.wait()
+                continue
+            receipt: Receipt = await trio.lowlevel.wait_task_rescheduled(waiter.abort)
+            return receipt
+
+    async def produce(
+        self,
+        body: bytes,
+        *,
+        topic: str,
+        tag: str = "",
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] = NO_PROPERTIES,
+        queue_id: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        """Send a message without waiting for its receipt; wait only while the buffer is full.
+
+        Args are those of `send`, and `on_delivery`, called with an error or a receipt. What fails
+        without one is raised by `flush`.
+
+        Raises:
+            RefusedError: The message cannot be right.
+            ClientClosedError: The producer is closed.
+        """
+        encoded = encoded_properties(tag, keys, properties) if tag or keys or properties else b""
+        lane = self.lane(topic, queue_id)
+        while True:
+            try:
+                lane.add(body, encoded, on_delivery)
+            except BufferFullError:
+                await lane.progress.wait()
+            else:
+                return
+
+    async def flush(self) -> None:
+        """Return when everything that was sent before is stored.
+
+        Raises:
+            ClientError: The first message that failed, of those that nobody else was told of.
+        """
+        for lane in list(self._lanes.values()):
+            await lane.flush()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def lane(self, topic: str, queue_id: int | None) -> Lane:
+        """Return where messages of a topic are gathered. Safe on any thread; not for users."""
+        return self._lanes.get((topic, queue_id)) or self._new_lane(topic, queue_id)
+
+    def call_from_threads(self, soon: Callable[[Callable[[], object]], object]) -> None:
+        """Have `soon` call functions in the trio run from now on. Not for users."""
+        self._soon = soon
+
+    def _new_lane(self, topic: str, queue_id: int | None) -> Lane:
+        with self._lock:
+            lane = self._lanes.get((topic, queue_id))
+            if lane is not None:
+                return lane
+            if self._nursery is None:
+                raise ClientClosedError
+            lane = Lane(
+                topic,
+                queue_id,
+                self._link,
+                self._options,
+                wake=self._wake,
+                on_failure=self._note_failure,
+            )
+            self._lanes[topic, queue_id] = lane
+            self._soon(partial(self._nursery.start_soon, lane.run))
+            return lane
+
+    def _wake(self, lane: Lane) -> None:
+        self._soon(lane.work_arrived)
+
+    def _note_failure(self, error: ClientError) -> None:
+        if self._failure is None:
+            self._failure = error
+
+    async def _end(self) -> None:
+        assert self._nursery is not None, "it was entered"
+        self._nursery.cancel_scope.cancel()
+        self._nursery = None
+        await self._manager.__aexit__(None, None, None)
+
+
+def _now(work: Callable[[], object]) -> None:
+    work()
+
+
+@final
+class _Waiter:
+    """A task that waits for the receipt of one message."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: trio.lowlevel.Task) -> None:
+        self._task: trio.lowlevel.Task | None = task
+
+    def on_delivery(self, error: ClientError | None, receipt: Receipt | None) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            result = outcome.Value(receipt) if error is None else outcome.Error(error)
+            trio.lowlevel.reschedule(task, result)
+
+    def abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
