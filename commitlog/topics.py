@@ -38,9 +38,10 @@ class Topics(dict[str, Topic]):
 
     def queue_ends(self) -> dict[tuple[str, int], QueueOffset]:
         """Return the next queue offset of each queue."""
+        # A copy, made in one step: an append that meets a new topic adds it without the lock.
         return {
             (name, queue_id): QueueOffset(end)
-            for name, topic in self.items()
+            for name, topic in list(self.items())
             for queue_id, end in topic.queue_ends.items()
         }
 
