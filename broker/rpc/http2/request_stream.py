@@ -24,7 +24,7 @@ class RequestStream:
 
     __slots__ = (
         *("_arrived", "_consume", "_error", "_has_ended", "_method", "_reader"),
-        "unconsumed_bytes",
+        "_unconsumed_bytes",
     )
 
     def __init__(
@@ -35,7 +35,7 @@ class RequestStream:
         self._arrived = trio.Event()
         self._error: RpcError | None = None
         self._has_ended = False
-        self.unconsumed_bytes = 0
+        self._unconsumed_bytes = 0
 
     @property
     def held_bytes(self) -> int:
@@ -45,7 +45,7 @@ class RequestStream:
     def feed(self, data: bytes, *, has_ended: bool) -> None:
         """Take the next bytes of the body."""
         self._reader.feed(data)
-        self.unconsumed_bytes += len(data)
+        self._unconsumed_bytes += len(data)
         self._has_ended = has_ended
         self._arrived.set()
 
@@ -53,6 +53,12 @@ class RequestStream:
         """Have the handler find this in place of its next request."""
         self._error = error
         self._arrived.set()
+
+    def close(self) -> int:
+        """Drop what was not taken; return how much of it is still to be consumed."""
+        self.fail(RpcError(StatusCode.CANCELLED, "the call is over"))
+        size, self._unconsumed_bytes = self._unconsumed_bytes, 0
+        return size
 
     def __aiter__(self) -> Self:
         return self
@@ -79,7 +85,7 @@ class RequestStream:
             await self._arrived.wait()
 
     def _consume_all_but(self, kept_bytes: int) -> None:
-        size = self.unconsumed_bytes - kept_bytes
+        size = self._unconsumed_bytes - kept_bytes
         if size > 0:
-            self.unconsumed_bytes = kept_bytes
+            self._unconsumed_bytes = kept_bytes
             self._consume(size)

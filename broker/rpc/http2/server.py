@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, final
 
 import trio
@@ -30,7 +31,7 @@ class Http2Server:
     def __init__(self, methods: Sequence[Method], limits: ServerLimits) -> None:
         self._methods, self._limits = methods, limits
         self._connections: set[ServerConnection] = set()
-        self._accepting: int = 0
+        self._open_count = 0
         self._accept_scope = trio.CancelScope()
         self._fewer = trio.Event()
         self._nursery: trio.Nursery
@@ -50,11 +51,8 @@ class Http2Server:
             self._nursery.start_soon(self._state.flusher.run)
             self._nursery.start_soon(self._look_after)
             with self._accept_scope:
-
-                async def take(stream: trio.SocketStream) -> None:
-                    await self._take(stream, options)
-
                 task_status.started()
+                take = partial(self._take, options=options)
                 await trio.serve_listeners(take, listeners, handler_nursery=self._nursery)
             await trio.sleep_forever()
 
@@ -73,32 +71,37 @@ class Http2Server:
 
     async def _take(self, stream: trio.SocketStream, options: AcceptOptions) -> None:
         """Serve one connection; whatever goes wrong with it is its own matter."""
-        strangers = self._accepting + sum(not c.is_established for c in self._connections)
-        if (
-            len(self._connections) + self._accepting >= self._limits.connections_max
-            or strangers >= self._limits.strangers_max
-        ):
+        limits = self._limits
+        is_full = self._open_count >= limits.connections_max
+        if is_full or self._state.strangers >= limits.strangers_max:
             await trio.aclose_forcefully(stream)
             return
-        self._accepting += 1
+        self._open_count += 1
         try:
-            accepted = await accept(stream, options)
+            await self._serve(stream, options)
         except AcceptError as error:
             _log.info("connection refused", extra={"peer": error.peer, "reason": error.reason})
-            return
+        except Exception:  # noqa: BLE001 - the server and its other connections go on
+            _log.exception("a connection failed")
         finally:
-            self._accepting -= 1
-        wire = wire_of(accepted.stream, self._state.read_buffer)
-        connection = ServerConnection(wire, accepted.peer, self._state)
+            self._open_count -= 1
+            self._fewer.set()
+            self._fewer = trio.Event()
+
+    async def _serve(self, stream: trio.SocketStream, options: AcceptOptions) -> None:
+        state = self._state
+        state.strangers += 1
+        try:
+            accepted = await accept(stream, options)
+        finally:
+            state.strangers -= 1
+        wire = wire_of(accepted.stream, state.read_buffer)
+        connection = ServerConnection(wire, accepted.peer, state)
         self._connections.add(connection)
         try:
             await connection.run()
-        except Exception:  # noqa: BLE001 - the server and its other connections go on
-            _log.exception("a connection failed", extra={"peer": accepted.peer})
         finally:
             self._connections.discard(connection)
-            self._fewer.set()
-            self._fewer = trio.Event()
 
     async def _look_after(self) -> None:
         """Find out which clients never began, and which have vanished."""

@@ -219,9 +219,10 @@ class ServerCall:
         self._state.calls -= 1
         if self._held_bytes:
             self._release()
-        if self._requests is not None and self._requests.unconsumed_bytes:
-            self._connection.engine.consume(self.stream_id, self._requests.unconsumed_bytes)
-            self._requests.unconsumed_bytes = 0
+        if self._requests is not None:
+            self._connection.engine.consume(self.stream_id, self._requests.close())
+        # They hold methods of this object: without the collector's help only if let go.
+        self._requests = self._exchange = None
 
     # The response
 

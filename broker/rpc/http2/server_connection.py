@@ -75,6 +75,7 @@ class ServerConnection:
         self._opened_s = self._heard_s = self._now_s = trio.current_time()
         self._pinged_s: float | None = None
         self._is_established = self._is_over = self._is_reading = self._is_writing = False
+        state.strangers += 1
         self._last_words = b""
         self._read_scope = trio.CancelScope()
         self._written: trio.Event | None = None
@@ -92,17 +93,13 @@ class ServerConnection:
                 self._nursery.cancel_scope.cancel()
         finally:
             self._is_over = self._is_writing = True
+            self.state.strangers -= not self._is_established
             for call in list(self._calls.values()):
                 call.client_is_gone()
             self._calls.clear()
             self._waiting.clear()
             with trio.CancelScope(shield=True):
                 await self._wire.close()
-
-    @property
-    def is_established(self) -> bool:
-        """Return whether the client speaks HTTP/2."""
-        return self._is_established
 
     # Reading
 
@@ -151,8 +148,9 @@ class ServerConnection:
                 call = self._calls.get(event.stream_id)
                 if call is not None:
                     call.data_received(b"", has_ended=True)
-            elif isinstance(event, SettingsReceived):
+            elif isinstance(event, SettingsReceived) and not self._is_established:
                 self._is_established = True
+                self.state.strangers -= 1
             elif isinstance(event, ConnectionClosed):
                 self._end()
 

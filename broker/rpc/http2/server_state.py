@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Protocol, final
 
@@ -13,12 +14,17 @@ from commitbus.broker.rpc.http2.metadata import SharedBytes
 from commitbus.broker.rpc.http2.wire import BULK_READ_BYTES
 from commitbus.broker.rpc.method import Method
 
+_log = logging.getLogger(__name__)
+
 
 class Flushable(Protocol):
     """Something with output that may wait for more of it."""
 
     def flush(self) -> None:
         """Write what there is."""
+
+    def abort(self) -> None:
+        """End without a word."""
 
 
 @final
@@ -44,7 +50,11 @@ class Flusher:
             while self._waiting:
                 waiting, self._waiting = self._waiting, {}
                 for connection in waiting:
-                    connection.flush()
+                    try:
+                        connection.flush()
+                    except Exception:  # noqa: BLE001 - the other connections go on
+                        _log.exception("a connection failed")
+                        connection.abort()
             await self._asleep.park()
 
 
@@ -65,3 +75,5 @@ class ServerState:
         self.calls = 0
         """In flight: their clients wait for an answer, or their handlers have not ended."""
         self.held_request_bytes = 0
+        self.strangers = 0
+        """Connections that do not speak HTTP/2 yet."""

@@ -28,7 +28,8 @@ class Wire(Protocol):
     async def read(self, size: int = READ_BYTES) -> bytes | memoryview:
         """Return what has arrived, waiting for something; empty at the end of the stream.
 
-        At most `size` bytes of it, and `BULK_READ_BYTES` in any case. The bytes are valid until the next checkpoint.
+        At most `size` bytes of it, `BULK_READ_BYTES` in any case; they are valid until the next
+        checkpoint.
 
         Raises:
             OSError, trio.BrokenResourceError: the connection broke.
