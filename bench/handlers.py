@@ -14,7 +14,7 @@ import trio
 import trio.testing
 from google.protobuf.message import Message
 
-from bench.broker import METADATA, send_request
+from bench.load import METADATA, send_request
 from commitbus.broker.config import BrokerConfig
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.methods import messaging_methods

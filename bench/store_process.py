@@ -22,8 +22,8 @@ from commitbus.broker.store.message_store import MessageStore
 
 IDLE: Final = "anonymous RSS, idle, store alone"
 IDLE_MESSAGES: Final = 1000
-RESTART: Final = f"start after a kill, {read.MESSAGES} messages"
-REBUILD: Final = f"start without queues and index, {read.MESSAGES} messages"
+RESTART: Final = f"start after a kill, {read.LOG_MESSAGES} messages"
+REBUILD: Final = f"start without queues and index, {read.LOG_MESSAGES} messages"
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def restart() -> list[Row]:
     """Open a store whose process was killed, then once more without queues and index."""
     with tempfile.TemporaryDirectory(prefix="commitbus-bench-") as name:
         directory = Path(name) / "store"
-        with store_process(directory, read.MESSAGES):
+        with store_process(directory, read.LOG_MESSAGES):
             pass
         killed = seconds_to_start(directory)
         for derived in ("consumequeue", "index"):
@@ -74,7 +74,7 @@ def restart() -> list[Row]:
 
 def seconds_to_start(directory: Path) -> float:
     """Open a filled store; return when its messages could be consumed and found."""
-    last = read.MESSAGES - 1
+    last = read.LOG_MESSAGES - 1
     start = time.perf_counter()
     with MessageStore.open(directory, read.CONFIG) as store:
         seconds_until_dispatched(store, start)
@@ -82,7 +82,7 @@ def seconds_to_start(directory: Path) -> float:
             time.sleep(0.001)
         seconds = time.perf_counter() - start
         visible = sum(store.max_offset(*queue) for queue in store.queues())
-    assert visible == read.MESSAGES
+    assert visible == read.LOG_MESSAGES
     return seconds
 
 

@@ -1,11 +1,14 @@
-// Loadgen keeps a fixed number of unary gRPC calls in flight and prints how fast they were answered.
+// Loadgen keeps a fixed number of gRPC calls in flight and prints how fast they were answered.
 //
-// It knows no broker: the request is bytes from a file, the method a path, the answer is not looked
-// into except that the first one is printed for the caller to judge. The connection's metadata is
-// what official RocketMQ clients send, with a request id of its own for each call.
+// It knows no broker. Without -receive the calls are unary: the request is bytes from a
+// file, the method a path; the first answer is printed for the caller to judge, and those that begin
+// otherwise are counted. With -receive they are calls of apache.rocketmq.v2's ReceiveMessage, see
+// receive.go. The metadata is what official RocketMQ clients send, with a request id of its own for
+// each call.
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -23,6 +26,10 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
+// statusBytes is how much of an answer tells whether it is of the same kind as the first: in the
+// protocol's responses a status comes first, and its code first in that.
+const statusBytes = 6
+
 // rawCodec sends and receives bytes as they are.
 type rawCodec struct{}
 
@@ -37,34 +44,52 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, value any) error {
 	return nil
 }
 
-// sender runs a closed loop until the end and returns the seconds of every call.
-func sender(channel *grpc.ClientConn, path string, request []byte, id int, end time.Time) ([]float64, []byte, error) {
-	var latencies []float64
-	var first []byte
-	for number := 0; time.Now().Before(end); number++ {
+// withMetadata adds what a client sends along; id and number make the request id unique.
+func withMetadata(ctx context.Context, id, number int) context.Context {
+	return metadata.AppendToOutgoingContext(ctx,
+		"x-mq-client-id", "loadgen@1@0@abc",
+		"x-mq-language", "GO",
+		"x-mq-protocol", "v2",
+		"x-mq-client-version", "5.1.4",
+		"x-mq-namespace", "",
+		"x-mq-date-time", "20261121T000000Z",
+		"x-mq-request-id", fmt.Sprintf("%08x-0000-4000-8000-%012x", id, number),
+		"authorization", "MQv2-HMAC-SHA1 Credential=bench, SignedHeaders=x-mq-date-time, "+
+			"Signature=0102030405060708090A0B0C0D0E0F1011121314",
+	)
+}
+
+// sent is what one sender saw.
+type sent struct {
+	latencies []float64
+	first     []byte
+	others    int // answers of another kind than the first
+}
+
+// sender runs a closed loop until the end or until it made its share of calls.
+func sender(channel *grpc.ClientConn, path string, request []byte, id, calls int, end time.Time) (sent, error) {
+	var result sent
+	for number := 0; number < calls && time.Now().Before(end); number++ {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		ctx = metadata.AppendToOutgoingContext(ctx,
-			"x-mq-client-id", "loadgen@1@0@abc",
-			"x-mq-language", "GO",
-			"x-mq-protocol", "v2",
-			"x-mq-client-version", "5.1.4",
-			"x-mq-namespace", "",
-			"x-mq-date-time", "20261121T000000Z",
-			"x-mq-request-id", fmt.Sprintf("%08x-0000-4000-8000-%012x", id, number),
-		)
 		started := time.Now()
 		var response []byte
-		err := channel.Invoke(ctx, path, request, &response)
-		latencies = append(latencies, time.Since(started).Seconds())
+		err := channel.Invoke(withMetadata(ctx, id, number), path, request, &response)
+		result.latencies = append(result.latencies, time.Since(started).Seconds())
 		cancel()
 		if err != nil {
-			return latencies, first, err
+			return result, err
 		}
-		if first == nil {
-			first = response
+		if result.first == nil {
+			result.first = response
+		} else if !sameStatus(result.first, response) {
+			result.others++
 		}
 	}
-	return latencies, first, nil
+	return result, nil
+}
+
+func sameStatus(left, right []byte) bool {
+	return bytes.Equal(left[:min(len(left), statusBytes)], right[:min(len(right), statusBytes)])
 }
 
 func main() {
@@ -72,7 +97,11 @@ func main() {
 	path := flag.String("path", "", "/package.Service/Method")
 	file := flag.String("request", "", "file with the request's bytes")
 	inFlight := flag.Int("in-flight", 1, "calls in flight")
-	seconds := flag.Float64("seconds", 3, "how long")
+	seconds := flag.Float64("seconds", 3, "how long at most")
+	calls := flag.Int("calls", 1<<30, "how many calls at most")
+	messages := flag.Int("receive", 0, "receive so many messages at most")
+	ackPath := flag.String("ack", "", "method that acknowledges what was received")
+	ackFile := flag.String("ack-request", "", "file with the ack's bytes without its entries")
 	flag.Parse()
 	request, err := os.ReadFile(*file)
 	if err != nil {
@@ -85,32 +114,63 @@ func main() {
 		log.Fatal(err)
 	}
 	defer channel.Close()
+	length := time.Duration(*seconds * float64(time.Second))
+	if *messages > 0 {
+		run := receiving{channel: channel, path: *path, request: request, ackPath: *ackPath}
+		if *ackPath != "" {
+			if run.ackRequest, err = os.ReadFile(*ackFile); err != nil {
+				log.Fatal(err)
+			}
+		}
+		json.NewEncoder(os.Stdout).Encode(run.run(*inFlight, *messages, length))
+		return
+	}
+	json.NewEncoder(os.Stdout).Encode(sending(channel, *path, request, *inFlight, *calls, length))
+}
 
+// sending runs the unary calls.
+func sending(channel *grpc.ClientConn, path string, request []byte, inFlight, calls int, length time.Duration) map[string]any {
 	started := time.Now()
-	end := started.Add(time.Duration(*seconds * float64(time.Second)))
-	results := make([][]float64, *inFlight)
-	firsts := make([][]byte, *inFlight)
+	results := make([]sent, inFlight)
 	var group sync.WaitGroup
-	for id := range *inFlight {
-		group.Add(1)
-		go func() {
-			defer group.Done()
+	for id := range inFlight {
+		share := calls / inFlight
+		if id < calls%inFlight {
+			share++
+		}
+		group.Go(func() {
 			var failure error
-			results[id], firsts[id], failure = sender(channel, *path, request, id, end)
-			if failure != nil {
+			if results[id], failure = sender(channel, path, request, id, share, started.Add(length)); failure != nil {
 				log.Fatal(failure)
 			}
-		}()
+		})
 	}
 	group.Wait()
 	elapsed := time.Since(started).Seconds()
-	latencies := slices.Concat(results...)
-	slices.Sort(latencies)
-	json.NewEncoder(os.Stdout).Encode(map[string]any{
+	var latencies []float64
+	others := 0
+	for _, result := range results {
+		latencies = append(latencies, result.latencies...)
+		others += result.others
+		if result.first != nil && !sameStatus(results[0].first, result.first) {
+			others++
+		}
+	}
+	return map[string]any{
 		"calls":     len(latencies),
+		"others":    others,
 		"seconds":   elapsed,
-		"p50_ms":    1000 * latencies[len(latencies)/2],
-		"p99_ms":    1000 * latencies[len(latencies)*99/100],
-		"first_hex": hex.EncodeToString(firsts[0]),
-	})
+		"p50_ms":    percentile(latencies, 50),
+		"p99_ms":    percentile(latencies, 99),
+		"first_hex": hex.EncodeToString(results[0].first),
+	}
+}
+
+// percentile returns it in milliseconds of latencies in seconds.
+func percentile(latencies []float64, percent int) float64 {
+	if len(latencies) == 0 {
+		return 0
+	}
+	slices.Sort(latencies)
+	return 1000 * latencies[len(latencies)*percent/100]
 }
