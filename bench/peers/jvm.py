@@ -77,3 +77,15 @@ def java(classes: str, work: Path, *options: str) -> list[str]:
     """Return the start of a command line for a JVM that writes nothing outside of `work`."""
     return ["java", *options, "-Dfile.encoding=UTF-8", f"-Duser.home={work}",
             f"-Djava.io.tmpdir={work}", "-cp", classes]  # fmt: skip
+
+
+def run_program(*command: str) -> str:
+    """Run a program to its end; return what it printed.
+
+    Raises:
+        RuntimeError: It failed; the message has the end of what it said about that.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{command[0]} failed: {done.stdout[-1000:]}{done.stderr[-3000:]}")
+    return done.stdout
