@@ -44,6 +44,11 @@ contracts: $(STAMP) ## import-linter: the layers of docs/architecture.md
 bench: $(STAMP) ## What this machine does: append, flush, recover, send; the store beside RocketMQ's
 	$(BIN)/python -m bench $(ARGS)
 
+.PHONY: bench-compare
+bench-compare: $(STAMP) ## This broker beside RocketMQ 5.4.0, and from Python beside Kafka and Redis
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check confluent-kafka==2.16.1 'redis[hiredis]==8.1.0'
+	$(BIN)/python -m bench.compare $(ARGS)
+
 .PHONY: proto
 proto: $(STAMP) ## Generate the protobuf modules anew after a change to a .proto
 	$(BIN)/python -m commitbus.broker.rpc.proto.generate

@@ -62,13 +62,19 @@ def run_rounds(contests: Sequence[Contest], rounds: int) -> list[Figure]:
         for contest in contests:
             contenders = list(contest.items())
             for contender, benchmark in contenders if number % 2 == 0 else contenders[::-1]:
-                name = f"{getattr(benchmark, '__name__', benchmark)} of {contender}"
-                print(f"round {number + 1} of {rounds}: {name}", file=sys.stderr)
+                what = f"{name_of(benchmark)} of {contender}"
+                print(f"round {number + 1} of {rounds}: {what}", file=sys.stderr)
                 for name, unit, value, note in benchmark():
                     figure = figures.setdefault(name, Figure(name, unit))
                     figure.values.setdefault(contender, []).append(value)
                     figure.notes[contender] = note
     return list(figures.values())
+
+
+def name_of(benchmark: Benchmark) -> str:
+    """Return the name of the function, also of one with arguments filled in."""
+    name: str = getattr(getattr(benchmark, "func", benchmark), "__name__", "benchmark")
+    return name
 
 
 def machine() -> dict[str, object]:
