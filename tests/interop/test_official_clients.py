@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from commitbus.broker.rpc.listen import certificate
+
 CHECKS = ",".join(
     [
         "normal_roundtrip",
@@ -36,13 +38,33 @@ def command(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of our own, with its key: the Python client must be able to verify it."""
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    path.write_bytes(certificate._self_signed_pem())
+    return path
+
+
+@pytest.fixture(scope="module", params=["grpcio", "trio", "trio with TLS"])
+def environment(request: pytest.FixtureRequest, pem: Path) -> dict[str, str]:
+    """How the suites reach the broker; grpcio knows no TLS."""
+    if not request.param.endswith("TLS"):
+        return {"TRANSPORT": request.param}
+    return {"TRANSPORT": "trio", "TLS": "1", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(pem)}
+
+
+@pytest.fixture(scope="module")
+def endpoint(
+    environment: dict[str, str], pem: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """A broker started as a user would, with the topics and groups that the suites expect."""
     store = tmp_path_factory.mktemp("interop") / "store"
+    arguments = ["--store", str(store), "--listen", "127.0.0.1:0"]
+    arguments += ["--transport", environment["TRANSPORT"]]
+    if "TLS" in environment:
+        arguments += ["--tls-certificate", str(pem)]
     server = subprocess.Popen(
-        [command("commitbus"), "serve", "--store", str(store), "--listen", "127.0.0.1:0"],
-        stdout=subprocess.PIPE,
-        text=True,
+        [command("commitbus"), "serve", *arguments], stdout=subprocess.PIPE, text=True
     )
     try:
         assert server.stdout is not None
@@ -73,17 +95,18 @@ def mqadmin(address: str, *arguments: str) -> None:
 
 
 def run_suite(
-    arguments: list[str], endpoint: str, directory: Path
+    arguments: list[str], endpoint: str, environment: dict[str, str], directory: Path
 ) -> subprocess.CompletedProcess[str]:
     """Run a suite against the broker and return what it printed."""
-    environment = {
+    variables = {
         **os.environ,
+        **environment,
         "ENDPOINT": endpoint,
         "ONLY": CHECKS,
         "INTEROP_WORK": str(directory / "interop-work"),
     }
     return subprocess.run(
-        arguments, env=environment, capture_output=True, text=True, timeout=400, check=False
+        arguments, env=variables, capture_output=True, text=True, timeout=400, check=False
     )
 
 
@@ -94,15 +117,18 @@ def assert_all_passed(done: subprocess.CompletedProcess[str]) -> None:
 
 
 def test_the_official_python_client_passes_its_suite(
-    endpoint: str, shared_dir: Path, tmp_path: Path
+    endpoint: str, environment: dict[str, str], shared_dir: Path, tmp_path: Path
 ) -> None:
     """Sending, receiving, filters, redelivery and limits work with rocketmq-python-client."""
     suite = shared_dir / "interop" / "python" / "suite.py"
-    assert_all_passed(run_suite([sys.executable, str(suite)], endpoint, tmp_path))
+    assert_all_passed(run_suite([sys.executable, str(suite)], endpoint, environment, tmp_path))
 
 
 def test_the_official_java_client_passes_its_suite(
-    endpoint: str, shared_dir: Path, tmp_path_factory: pytest.TempPathFactory
+    endpoint: str,
+    environment: dict[str, str],
+    shared_dir: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """The same with rocketmq-client-java."""
     missing = [tool for tool in ("javac", "mvn") if shutil.which(tool) is None]
@@ -110,4 +136,4 @@ def test_the_official_java_client_passes_its_suite(
         pytest.skip(f"the Java suite is built with javac and mvn; missing: {', '.join(missing)}")
     suite = shared_dir / "interop" / "java" / "run.sh"
     work = tmp_path_factory.mktemp("java")
-    assert_all_passed(run_suite(["bash", str(suite)], endpoint, work))
+    assert_all_passed(run_suite(["bash", str(suite)], endpoint, environment, work))
