@@ -35,8 +35,8 @@ WARM_ROUNDS: Final = 3
 REMARK: Final = (
     f"RocketMQ 5.4.0's DefaultMessageStore with its defaults, JVM {' '.join(HEAP)}, one JVM for "
     f"all rounds; before the first measurement of a kind the same is done {WARM_ROUNDS} times "
-    "unmeasured (lookups 15 times, recovery of its many messages once). transientStorePool, its faster mode that loses messages when "
-    "the process is killed, has rows of its own."
+    "unmeasured (lookups 15 times, recovery of its many messages once). transientStorePool, its "
+    "faster mode that loses messages when the process is killed, has rows of its own."
 )
 
 
