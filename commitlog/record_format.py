@@ -368,24 +368,18 @@ def decode_record(
         reconsume_times, prepared_transaction_offset, _,
     ) = HEADER_FORMATS[_PREFIX.unpack_from(view)[-1] & HOST_FLAGS].unpack_from(view)  # fmt: skip
     return Record(
-        physical_offset=physical_offset,
-        size_bytes=size,
-        magic_code=magic,
-        body_crc=crc,
-        queue_id=queue_id,
-        flag=flag,
-        queue_offset=QueueOffset(queue_offset),
-        sys_flag=sys_flag,
-        born_timestamp=born_timestamp,
-        born_host=Host(born_address, born_port),
-        store_timestamp=store_timestamp,
-        store_host=Host(store_address, store_port),
-        reconsume_times=reconsume_times,
-        prepared_transaction_offset=prepared_transaction_offset,
+        physical_offset, size, magic, crc, queue_id, flag, QueueOffset(queue_offset), sys_flag,
+        born_timestamp, _host(born_address, born_port),
+        store_timestamp, _host(store_address, store_port),
+        reconsume_times, prepared_transaction_offset,
         body=view[body_start:body_end].tobytes(),
         topic=topic,
         properties=decode_properties(view[properties_start:end].tobytes()),
-    )
+    )  # fmt: skip
+
+
+# Looking one up takes a third of making it, and a log names few.
+_host: Final = lru_cache(maxsize=4096)(Host)
 
 
 def decode_dispatch_request(view: memoryview, physical_offset: PhysicalOffset) -> DispatchRequest:

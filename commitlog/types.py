@@ -94,9 +94,11 @@ class AppendResult(NamedTuple):
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A message decoded from the log, its body copied out of mapped memory."""
+class Record(NamedTuple):
+    """A message decoded from the log, its body copied out of mapped memory.
+
+    A tuple, because a frozen dataclass of this width takes longer to make than to read.
+    """
 
     physical_offset: PhysicalOffset
     size_bytes: int
