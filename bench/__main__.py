@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from bench import store_process
 from bench.broker import memory_idle, start_to_first_send, unary_send
-from bench.measure import OURS, Benchmark, Row, report, run_rounds
+from bench.measure import OURS, Benchmark, Row, clean_up_when_terminated, report, run_rounds
 from bench.peers.jvm import PeerMissingError
 from bench.peers.rocketmq_store import REMARK, RocketmqStore, ours_beside_pool
 from bench.read import append_to_visible, look_up, recover_and_rebuild
@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="every value of every round, as JSON")
     parser.add_argument("--alone", action="store_true", help="without RocketMQ's store beside")
     arguments = parser.parse_args()
+    clean_up_when_terminated()
     if unknown := sorted(set(arguments.names) - set(BENCHMARKS)):
         parser.error(f"no such benchmark: {', '.join(unknown)}")
     names = arguments.names or list(BENCHMARKS)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from bench.measure import Contest, report, run_rounds
+from bench.measure import Contest, clean_up_when_terminated, report, run_rounds
 from bench.peers.jvm import PeerMissingError
 from bench.peers.kafka import Kafka
 from bench.peers.redis import Redis
@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="every value of every round, as JSON")
     parser.add_argument("--output", type=Path, help="write that JSON to a file as well")
     arguments = parser.parse_args()
+    clean_up_when_terminated()
     if unknown := sorted(set(arguments.parts) - set(PARTS)):
         parser.error(f"no such part: {', '.join(unknown)}")
     if shutil.which("go") is None:

@@ -79,6 +79,11 @@ def java(classes: str, work: Path, *options: str) -> list[str]:
             f"-Djava.io.tmpdir={work}", "-cp", classes]  # fmt: skip
 
 
+def tail(file: Path) -> str:
+    """Return the end of what a program wrote to a file."""
+    return file.read_text(errors="replace")[-3000:]
+
+
 def run_program(*command: str) -> str:
     """Run a program to its end; return what it printed.
 

@@ -22,7 +22,7 @@ from typing import Final
 from bench.broker import Server
 from bench.load import send_request, until_accepted
 from bench.measure import Row
-from bench.peers.jvm import class_path, java, run_program
+from bench.peers.jvm import class_path, java, run_program, tail
 from bench.peers.rocketmq_store import DISK
 
 QUEUES: Final = 8
@@ -37,6 +37,7 @@ G1: Final = (
 )
 HEAP_MAX_GB: Final = 4
 """Of bin/runserver.sh."""
+OUTPUT: Final = "output"
 BULK_BATCH: Final = 64
 BULK_THREADS: Final = 8
 BULK_SECONDS: Final = 5
@@ -78,18 +79,22 @@ class Rocketmq:
         options = [*heap(), *G1, *DISK, f"-Drocketmq.home.dir={work}"]
         names = ("namesrv.properties", "broker.properties", "proxy.json")
         started = time.perf_counter()
-        process = subprocess.Popen(
-            [*java(self._classes, work, *options), "RocketmqServer",
-             f"127.0.0.1:{self._namesrv}", *(str(work / name) for name in names)],
-            env={**os.environ, "ROCKETMQ_HOME": str(work), "RMQ_PROXY_HOME": str(work)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )  # fmt: skip
+        with (work / OUTPUT).open("wb") as output:
+            process = subprocess.Popen(
+                [*java(self._classes, work, *options), "RocketmqServer",
+                 f"127.0.0.1:{self._namesrv}", *(str(work / name) for name in names)],
+                env={**os.environ, "ROCKETMQ_HOME": str(work), "RMQ_PROXY_HOME": str(work)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )  # fmt: skip
         with process:
             try:
                 yield Server(process, f"127.0.0.1:{self._grpc}", started)
+            except Exception as error:
+                error.add_note(f"RocketMQ said: {tail(work / OUTPUT)}")
+                raise
             finally:
                 process.kill()
 

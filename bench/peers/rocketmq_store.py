@@ -17,7 +17,7 @@ from typing import Final, Self, TypeAlias
 
 from bench import read, store
 from bench.measure import Benchmark, Row
-from bench.peers.jvm import class_path, java
+from bench.peers.jvm import class_path, java, tail
 from bench.store_process import IDLE, IDLE_MESSAGES, REBUILD, RESTART, anonymous_megabytes
 
 Program: TypeAlias = subprocess.Popen[str]
@@ -31,6 +31,7 @@ DISK: Final = (
     "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
     "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.99",
 )
+ERRORS: Final = "errors"
 WARM_ROUNDS: Final = 3
 REMARK: Final = (
     f"RocketMQ 5.4.0's DefaultMessageStore with its defaults, JVM {' '.join(HEAP)}, one JVM for "
@@ -158,13 +159,14 @@ class RocketmqStore:
         return [(IDLE, "MB", megabytes, f"after System.gc(), JVM {' '.join(SMALL_HEAP)}")]
 
     def _start(self, *options: str) -> Program:
-        return subprocess.Popen(
-            [*java(self._classes, self._work, *options, *DISK), "StoreBench"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        with (self._work / ERRORS).open("wb") as errors:
+            return subprocess.Popen(
+                [*java(self._classes, self._work, *options, *DISK), "StoreBench"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
 
     def _ask(self, program: Program, command: str, **numbers: float | str) -> dict[str, float]:
         """Run one command in a directory that is gone afterwards."""
@@ -178,7 +180,7 @@ class RocketmqStore:
             program.stdin.flush()
             answer = program.stdout.readline()
         if not answer:
-            raise RuntimeError(f"StoreBench ended during {command}; see its log in rocketmqlogs/")
+            raise RuntimeError(f"StoreBench ended in {command}: {tail(self._work / ERRORS)}")
         found: dict[str, float] = json.loads(answer)
         return found
 

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 
-from bench.measure import OURS, Benchmark, Figure, Row, report, run_rounds
+from bench.measure import (
+    OURS,
+    Benchmark,
+    Figure,
+    Row,
+    clean_up_when_terminated,
+    report,
+    run_rounds,
+)
 
 
 def fixed(calls: list[str], name: str, *values: float, unit: str = "msg/s") -> Benchmark:
@@ -84,3 +93,14 @@ def test_the_json_has_every_value() -> None:
             "notes": {OURS: "1 KB"},
         }
     ]
+
+
+def test_a_terminated_run_ends_as_by_an_exception() -> None:
+    """So that `with` blocks stop their servers and remove their directories."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        clean_up_when_terminated()
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
