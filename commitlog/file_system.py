@@ -11,8 +11,9 @@ import errno
 import fcntl
 import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 
 class Mapping(Protocol):
@@ -78,6 +79,28 @@ class File(Protocol):
 
     def close(self) -> None:
         """Close. Mappings stay valid."""
+
+
+_CHUNK_BYTES: Final = 1 << 16
+_ZEROS: Final = bytes(_CHUNK_BYTES)
+
+
+def data_chunks(file: File, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (position, bytes) of the chunks of [start, end) that are not all zero.
+
+    What was never written is passed over, not read.
+    """
+    extents, position = [], start
+    while (begin := file.next_data(position)) < end:
+        position = min(file.next_hole(begin), end)
+        extents.append((begin, position))
+    # All are found before any is read, and no read reaches into a hole: what the kernel reads ahead
+    # there counts as data from then on, and so the rest of the file would be read.
+    for begin, extent_end in extents:
+        for position in range(begin, extent_end, _CHUNK_BYTES):
+            chunk = file.pread(min(_CHUNK_BYTES, extent_end - position), position)
+            if chunk != _ZEROS[: len(chunk)]:
+                yield position, chunk
 
 
 class Lock(Protocol):

@@ -21,13 +21,11 @@ from commitbus.commitlog.errors import (
     OffsetOutOfRangeError,
     StoreClosedError,
 )
-from commitbus.commitlog.file_system import File, FileSystem, Mapping
+from commitbus.commitlog.file_system import File, FileSystem, Mapping, data_chunks
 from commitbus.commitlog.mapping_cache import MappingCache
 
 FILE_NAME_DIGITS: Final = 20
 FIRST_ALLOCATION_BYTES: Final = 4096
-_SCAN_BYTES: Final = 1 << 16
-_SCAN_ZEROS: Final = bytes(_SCAN_BYTES)
 
 
 def file_name(base_offset: int) -> str:
@@ -246,14 +244,8 @@ class MappedFile:
         """Yield (position, bytes) of the chunks from `position` on that are not all zero."""
         file = self._open_file()
         try:
-            # All are found before any is read, and none reaches into a hole: what the kernel reads
-            # ahead there counts as data from then on, and so the rest of the file would be read.
-            for begin, end in list(self._extents(file, position)):
-                for start in range(begin, end, _SCAN_BYTES):
-                    # Not through the mapping: of a queue file that reads page by page from a disk.
-                    chunk = file.pread(min(_SCAN_BYTES, end - start), start)
-                    if chunk != _SCAN_ZEROS[: len(chunk)]:
-                        yield start, chunk
+            # Not through the mapping: of a queue file that reads page by page from a disk.
+            yield from data_chunks(file, position, self.size_bytes)
         finally:
             self._close_again(file)
 
@@ -370,12 +362,6 @@ class MappedFile:
 
     def _open_file(self) -> File:
         return self._file or self._file_system.open(self.path, writable=self._policy.writable)
-
-    def _extents(self, file: File, position: int) -> Iterator[tuple[int, int]]:
-        """Yield from where to where at or behind `position` anything was ever written."""
-        while (begin := file.next_data(position)) < self.size_bytes:
-            position = min(file.next_hole(begin), self.size_bytes)
-            yield begin, position
 
     def _close_again(self, file: File) -> None:
         if file is not self._file:

@@ -17,7 +17,7 @@ from commitbus.commitlog.errors import (
     OffsetOutOfRangeError,
     StoreDamagedError,
 )
-from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.file_system import FileSystem, data_chunks
 from commitbus.commitlog.mapped_file import (
     FILE_NAME_DIGITS,
     FilePolicy,
@@ -25,8 +25,6 @@ from commitbus.commitlog.mapped_file import (
     Pin,
     file_name,
 )
-
-_SCAN_BYTES: Final = 1 << 20
 
 
 def list_files(directory: Path, file_system: FileSystem) -> list[Path]:
@@ -71,13 +69,7 @@ def _size_of(path: Path, file_system: FileSystem) -> int:
 def _is_zero(path: Path, file_system: FileSystem) -> bool:
     file = file_system.open(path, writable=False)
     try:
-        position, size = 0, file.size()
-        while (position := file.next_data(position)) < size:
-            chunk = file.pread(_SCAN_BYTES, position)
-            if chunk != bytes(len(chunk)):
-                return False
-            position += len(chunk)
-        return True
+        return next(data_chunks(file, 0, file.size()), None) is None
     finally:
         file.close()
 

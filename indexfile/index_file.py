@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commitbus.commitlog.errors import FlushFailedError, NotAStoreError
-from commitbus.commitlog.file_system import File, FileSystem
+from commitbus.commitlog.file_system import File, FileSystem, data_chunks
 from commitbus.commitlog.kernels import kernels
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.indexfile.index_format import (
@@ -30,9 +30,6 @@ from commitbus.indexfile.index_format import (
     IndexHeader,
     index_file_bytes,
 )
-
-_ZERO_CHUNK_BYTES = 1 << 20
-_ZEROS = bytes(_ZERO_CHUNK_BYTES)
 
 
 @final
@@ -270,13 +267,9 @@ class IndexFile:
         """Set the entries from `index` on to zero, storing only where they are not."""
         size = index_file_bytes(self.slot_count, self.entry_count)
         position = self._entries_position + index * ENTRY_BYTES
-        # What was allocated and never written is passed over, not read.
-        while (position := self._file.next_data(position)) < size:
-            # Read, not mapped: a clean page must not become a dirty one.
-            chunk = self._file.pread(min(_ZERO_CHUNK_BYTES, size - position), position)
-            if chunk != _ZEROS[: len(chunk)]:
-                self._view[position : position + len(chunk)] = _ZEROS[: len(chunk)]
-            position += len(chunk)
+        # Read, not mapped: a clean page must not become a dirty one.
+        for start, chunk in data_chunks(self._file, position, size):
+            self._view[start : start + len(chunk)] = bytes(len(chunk))
 
     def flush(self) -> None:
         """Make everything appended durable.

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from commitbus.broker.store.check_report import CheckReport
 from commitbus.broker.store.layout import QUEUES
 from commitbus.commitlog.errors import StoreError
-from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.file_system import FileSystem, data_chunks
 from commitbus.commitlog.mapped_file import file_name
 from commitbus.commitlog.mapped_file_queue import list_files
 from commitbus.commitlog.record_format import (
@@ -27,7 +27,6 @@ from commitbus.consumequeue.deleted_topics import DELETED_TOPICS_PATH, DeletedTo
 from commitbus.consumequeue.unit_format import PADDING, UNIT_BYTES, UNIT_DTYPE
 
 _OPEN_FILES_MAX: Final = 256
-_CHUNK_BYTES: Final = 1 << 16
 _PADDING: Final = np.array(tuple(PADDING), dtype=UNIT_DTYPE)
 
 _Units = npt.NDArray[np.void]
@@ -196,12 +195,9 @@ class QueueCheck:
         """
         file = self._file_system.open(path, writable=False)
         try:
-            size, end, position = file.size(), 0, 0
-            while (position := file.next_data(position)) < size:
-                chunk = file.pread(_CHUNK_BYTES, position)
-                data_bytes = len(chunk.rstrip(b"\0"))
-                end = position + data_bytes if data_bytes else end
-                position += len(chunk)
+            end = 0
+            for position, chunk in data_chunks(file, 0, file.size()):
+                end = position + len(chunk.rstrip(b"\0"))
             length = -(-end // UNIT_BYTES) * UNIT_BYTES
             if length == 0:
                 return np.empty(0, dtype=UNIT_DTYPE)
