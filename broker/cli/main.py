@@ -18,6 +18,8 @@ PROGRAM: Final = "commitbus"
 COMMANDS: Final = {
     "serve": "Start a broker.",
     "demo": "See it work: real messages through the official client, then the same log in Spark.",
+    "produce": "Send the lines of a file or a pipe to a topic.",
+    "consume": "Print the messages of a topic, without a group.",
     "check": "Verify every byte of a store.",
     "salvage": "Copy every intact message of a damaged store to a new one.",
     "export": "Write a store's messages as Parquet.",

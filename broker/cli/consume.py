@@ -1,0 +1,122 @@
+"""`commitbus consume`: print the messages of a topic, without a group and without a trace."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from datetime import datetime
+from typing import final
+
+import trio
+
+from commitbus.broker.cli.client_options import (
+    CONNECT_TIMEOUT_S,
+    Count,
+    add_client_options,
+    counting,
+    run_until_interrupted,
+)
+from commitbus.broker.cli.message_lines import to_json_lines, to_lines
+from commitbus.broker.cli.output import EXIT_FAILED, EXIT_OK, CommandError
+from commitbus.broker.client.consumer import Begin, Consumer
+from commitbus.broker.client.options import ConsumerOptions
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_client_options(parser)
+    parser.add_argument(
+        "--from",
+        dest="begin",
+        metavar="PLACE",
+        default="earliest",
+        help="earliest, latest, an offset, or a time such as 2026-11-21T15:00 (earliest)",
+    )
+    parser.add_argument("--queue", type=int, metavar="N", help="only this queue; for an offset")
+    parser.add_argument("--tags", default="*", metavar="'A || B'", help="only with these tags")
+    parser.add_argument("--follow", action="store_true", help="wait for new messages at the end")
+    parser.add_argument("--count", type=_count, metavar="N", help="end after so many messages")
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
+    return count
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print messages to standard output and their number to standard error."""
+    reader = _Reader(options)
+    interrupted = run_until_interrupted(reader.run)
+    count = reader.count
+    print(json.dumps(count.data) if options.json else count, file=sys.stderr)
+    # Who follows has no other way to end.
+    return EXIT_FAILED if interrupted and not options.follow else EXIT_OK
+
+
+@final
+class _Reader:
+    """Reads a topic and writes its messages."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._begin = _begin(options.begin, options.queue)
+        self.count = Count("consumed")
+
+    async def run(self, scope: trio.CancelScope) -> None:
+        """Print until the end, until there were enough, or until `scope` is cancelled."""
+        options = self._options
+        consumer = Consumer(
+            options.broker,
+            options.topic,
+            begin=self._begin,
+            tags=options.tags,
+            follow=options.follow,
+            options=ConsumerOptions(connect_timeout_s=CONNECT_TIMEOUT_S),
+        )
+        with scope:
+            async with consumer, counting(self.count):
+                while (left := self._left()) > 0:
+                    batch = await consumer.next_batch()
+                    if batch is None:
+                        return
+                    render = to_json_lines if options.format == "json" else to_lines
+                    data = render(batch, left)
+                    # A reader that is slow must not keep the connection from being served.
+                    await trio.to_thread.run_sync(_write, data)
+                    self.count.add(min(left, len(batch)), len(data))
+
+    def _left(self) -> int:
+        wanted: int | None = self._options.count
+        return sys.maxsize if wanted is None else wanted - self.count.messages
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def _begin(place: str, queue_id: int | None) -> Begin:
+    """Return where to begin.
+
+    Raises:
+        CommandError: `place` is none, or the queue is missing or too much.
+    """
+    if place.isascii() and place.isdecimal():
+        if queue_id is None:
+            raise CommandError("an offset is that of a queue: name it with --queue")
+        return {queue_id: int(place)}
+    if queue_id is not None:
+        raise CommandError("--queue goes with an offset as the place to begin")
+    if place == "earliest":
+        return "earliest"
+    if place == "latest":
+        return "latest"
+    try:
+        return datetime.fromisoformat(place).astimezone()
+    except ValueError:
+        raise CommandError(
+            f"{place!r} is neither earliest, latest, an offset, nor a time"
+        ) from None
