@@ -29,7 +29,8 @@ def timestamp_ms(timestamp: Timestamp) -> int:
 
 def set_timestamp(timestamp: Timestamp, ms: int) -> None:
     """Set a field to milliseconds since 1970, within what clients can read."""
-    ms = min(max(ms, 0), TIMESTAMP_MS_MAX)
+    if not 0 <= ms <= TIMESTAMP_MS_MAX:
+        ms = min(max(ms, 0), TIMESTAMP_MS_MAX)
     timestamp.seconds, timestamp.nanos = ms // 1000, ms % 1000 * 1_000_000
 
 
@@ -120,27 +121,31 @@ def message_id(record: Record) -> str:
     )
 
 
-def to_delivered(record: Record, *, receipt_handle: str, delivery_attempt: int) -> pb.Message:
-    """Return a stored message as a consumer gets it."""
+def to_delivered(
+    record: Record, *, receipt_handle: str, delivery_attempt: int
+) -> pb.ReceiveMessageResponse:
+    """Return a stored message as a consumer gets it, within the response that carries it."""
     stored = record.properties
-    message = pb.Message(body=record.body)
-    message.topic.name = record.topic
-    for key, value in stored.items():
-        if key not in names.RESERVED_KEYS and key not in names.CARRIED_BY_FIELDS:
-            message.user_properties[key] = value
+    response = pb.ReceiveMessageResponse()
+    # In place: to make the message first and the response of it would copy the message.
+    message = response.message
+    message.topic.name, message.body = record.topic, record.body
+    for key in stored:
+        if key not in names.HIDDEN_KEYS:
+            message.user_properties[key] = stored[key]
     system = message.system_properties
     system.message_id = message_id(record)
     system.message_type = message_type_of(stored)
     if tag := stored.get(names.TAGS):
         system.tag = tag
-    system.keys.extend(stored.get(names.KEYS, "").split())
+    if keys := stored.get(names.KEYS):
+        system.keys.extend(keys.split())
     system.body_encoding = pb.GZIP if record.sys_flag & SYS_FLAG_COMPRESSED else pb.IDENTITY
     # Over the bytes as transferred, compressed ones too. MD5, because the official clients do not
     # agree on the text of a CRC-32.
-    system.body_digest.type = pb.MD5
-    system.body_digest.checksum = (
-        hashlib.md5(record.body, usedforsecurity=False).hexdigest().upper()
-    )
+    digest = system.body_digest
+    digest.type = pb.MD5
+    digest.checksum = hashlib.md5(record.body, usedforsecurity=False).hexdigest().upper()
     set_timestamp(system.born_timestamp, record.born_timestamp)
     system.born_host = stored.get(names.BORN_HOST) or _address_text(record.born_host)
     set_timestamp(system.store_timestamp, record.store_timestamp)
@@ -150,7 +155,7 @@ def to_delivered(record: Record, *, receipt_handle: str, delivery_attempt: int) 
     system.queue_offset = record.queue_offset
     system.delivery_attempt = delivery_attempt
     _set_optional(system, stored)
-    return message
+    return response
 
 
 def message_type_of(stored: Mapping[str, str]) -> pb.MessageType:

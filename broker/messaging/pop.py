@@ -73,7 +73,8 @@ class Batch:
 
     def __init__(self, context: MessagingContext, demand: Demand) -> None:
         self._context, self.demand = context, demand
-        self.messages: list[pb.Message] = []
+        self.messages: list[pb.ReceiveMessageResponse] = []
+        """Each in the response that carries it."""
         self.has_more = False
         """Whether taking stopped at a limit, so that there may be more."""
         self._too_long = False
@@ -263,6 +264,7 @@ class Batch:
             records = _read_all(store, offsets)
         else:
             records = await trio.to_thread.run_sync(_read_all, store, offsets)
+        body_bytes = 0
         for taken, record in zip(self._taken, records, strict=True):
             if isinstance(record, OffsetOutOfRangeError):
                 self._drop(taken)
@@ -273,12 +275,12 @@ class Batch:
                 self._drop(taken)
             else:
                 self.messages.append(self._message(taken, record))
-        body_bytes = sum(len(message.body) for message in self.messages)
+                body_bytes += len(record.body)
         self._context.counters.count_received(
             self.demand.group, self.demand.topic, len(self.messages), body_bytes
         )
 
-    def _message(self, taken: _Taken, record: Record) -> pb.Message:
+    def _message(self, taken: _Taken, record: Record) -> pb.ReceiveMessageResponse:
         handle = ReceiptHandle(
             pop_time_ms=taken.pop_time_ms,
             invisible_ms=self.demand.invisible_ms,

@@ -42,7 +42,8 @@ RESERVED_KEYS: Final = frozenset(
         *("__CRC32#", PRIORITY, LITE_TOPIC),
     }
 )
-"""What a producer may not set and a consumer does not see among its properties."""
+"""What a producer may not set."""
 
-CARRIED_BY_FIELDS: Final = frozenset({SHARDING_KEY, TRACE_CONTEXT})
-"""Not reserved, but handed to the consumer in fields of their own instead."""
+HIDDEN_KEYS: Final = RESERVED_KEYS | {SHARDING_KEY, TRACE_CONTEXT}
+"""What a consumer does not see among its properties. The two are not reserved, but are handed to it
+in fields of their own instead."""

@@ -18,21 +18,18 @@ too many before it).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from commitbus.broker.messaging.errors import InvalidReceiptHandleError
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 
 _LENGTH_MAX: Final = 1024
-_FIELDS_MIN: Final = 8
 _DIGITS_MAX: Final = 19
 """Of a signed 64-bit number."""
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class ReceiptHandle:
+class ReceiptHandle(NamedTuple):
     """One delivery of one message."""
 
     pop_time_ms: int
@@ -41,6 +38,7 @@ class ReceiptHandle:
     queue_id: int
     queue_offset: QueueOffset
     physical_offset: PhysicalOffset
+    """-1 in a handle of eight fields."""
 
     @property
     def expires_at_ms(self) -> int:
@@ -49,9 +47,10 @@ class ReceiptHandle:
 
     def encode(self) -> str:
         """Return the text for a client. The broker's name must not contain a blank."""
+        pop_time_ms, invisible_ms, broker_name, queue_id, queue_offset, physical_offset = self
         return (
-            f"{self.queue_offset} {self.pop_time_ms} {self.invisible_ms} 0 0 "
-            f"{self.broker_name} {self.queue_id} {self.queue_offset} {self.physical_offset}"
+            f"{queue_offset} {pop_time_ms} {invisible_ms} 0 0 "
+            f"{broker_name} {queue_id} {queue_offset} {physical_offset}"
         )
 
     @classmethod
@@ -63,27 +62,26 @@ class ReceiptHandle:
         """
         if len(text) > _LENGTH_MAX:
             raise InvalidReceiptHandleError(f"receipt handle of {len(text)} characters")
-        fields = text.split(" ")
-        if len(fields) < _FIELDS_MIN:
-            raise InvalidReceiptHandleError(f"receipt handle {text!r} is malformed")
         try:
-            return cls(
-                pop_time_ms=_number(fields[1]),
-                invisible_ms=_number(fields[2]),
-                broker_name=fields[5],
-                queue_id=_number(fields[6]),
-                queue_offset=QueueOffset(_number(fields[7])),
-                # The last field: the extra one of 5.5.0 stands before it.
-                physical_offset=PhysicalOffset(
-                    _number(fields[-1]) if len(fields) > _FIELDS_MIN else -1
-                ),
-            )
+            _, pop_time, invisible, _, _, broker, queue_id, queue_offset, *rest = text.split(" ")
+            # The last field: the extra one of 5.5.0 stands before it.
+            log_offset = rest[-1] if rest else "0"
+            numbers = _numbers(pop_time, invisible, queue_id, queue_offset, log_offset)
         except ValueError:
             raise InvalidReceiptHandleError(f"receipt handle {text!r} is malformed") from None
+        return cls(
+            pop_time_ms=numbers[0],
+            invisible_ms=numbers[1],
+            broker_name=broker,
+            queue_id=numbers[2],
+            queue_offset=QueueOffset(numbers[3]),
+            physical_offset=PhysicalOffset(numbers[4] if rest else -1),
+        )
 
 
-def _number(text: str) -> int:
+def _numbers(*texts: str) -> list[int]:
     # int() alone would also take signs, underscores, other scripts' digits, and megabytes of them.
-    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
-        raise ValueError(text)
-    return int(text)
+    digits = "".join(texts)
+    if not (digits.isascii() and digits.isdigit()) or len(max(texts, key=len)) > _DIGITS_MAX:
+        raise ValueError(digits)
+    return [int(text) for text in texts]

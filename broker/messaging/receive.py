@@ -32,6 +32,12 @@ _ANSWER_MARGIN_MS: Final = 200
 _ILLEGAL_POLLING_TIME_SINCE: Final = "5.0.3"
 """Older clients do not know the code. Versions are compared as texts, as RocketMQ does."""
 
+_OK: Final = pb.ReceiveMessageResponse(status=ok())
+_NOTHING_NEW: Final = pb.ReceiveMessageResponse(
+    status=pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
+)
+"""Sent as they are, never changed."""
+
 
 async def receive_message(
     context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call, send: Send
@@ -44,7 +50,7 @@ async def receive_message(
         with context.clients.streaming(context.clients.seen(call)):
             await _receive(context, request, call, send)
     except REFUSALS as error:
-        await _finish(context, send, status_of(error))
+        await _finish(context, send, pb.ReceiveMessageResponse(status=status_of(error)))
 
 
 async def _receive(
@@ -56,8 +62,7 @@ async def _receive(
     try:
         await _fill(context, batch, trio.current_time() + polling_ms / 1000)
         if not batch.messages:
-            status = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
-            await _finish(context, send, status)
+            await _finish(context, send, _NOTHING_NEW)
             return
         await _hand_over(context, batch, send)
     except BaseException:
@@ -74,9 +79,9 @@ async def _hand_over(context: MessagingContext, batch: Batch, send: Send) -> Non
         RpcError: the client reads it too slowly.
     """
     with trio.move_on_after(HANDOVER_S_MAX) as scope:
-        await send(pb.ReceiveMessageResponse(status=ok()))
+        await send(_OK)
         for message in batch.messages:
-            await send(pb.ReceiveMessageResponse(message=message))
+            await send(message)
         await _send_delivery_timestamp(context, send)
     if scope.cancelled_caught:
         raise RpcError(StatusCode.DEADLINE_EXCEEDED, "the messages are read too slowly")
@@ -163,8 +168,8 @@ def _polling_ms(request: pb.ReceiveMessageRequest, call: Call) -> int:
     return remaining_ms - _ANSWER_MARGIN_MS
 
 
-async def _finish(context: MessagingContext, send: Send, status: pb.Status) -> None:
-    await send(pb.ReceiveMessageResponse(status=status))
+async def _finish(context: MessagingContext, send: Send, status: pb.ReceiveMessageResponse) -> None:
+    await send(status)
     await _send_delivery_timestamp(context, send)
 
 
