@@ -71,6 +71,4 @@ async def serve(
             finally:
                 health.stop_serving()
                 with trio.CancelScope(shield=True):
-                    for listener in listeners.sockets:
-                        await listener.aclose()
                     await server.stop(drain_grace_s)

@@ -1,6 +1,7 @@
 """A server to be treated badly, in a process of its own; prints its port. A script.
 
-Its one argument is JSON: fields of `ServerLimits` that differ from the defaults.
+Its one argument is JSON: fields of `ServerLimits` that differ from the defaults, and under
+`engine` those of `EngineLimits`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import trio
 
 from commitbus.broker.rpc.call import Call, Send
+from commitbus.broker.rpc.http2.engine import EngineLimits
 from commitbus.broker.rpc.http2.limits import ServerLimits
 from commitbus.broker.rpc.listen.accept import AcceptOptions
 from commitbus.broker.rpc.listen.certificate import TlsContexts
@@ -51,6 +53,12 @@ async def ignore(_: AsyncIterator[Any], __: Call) -> Any:
     await park()
 
 
+async def measure(requests: AsyncIterator[Any], _: Call) -> Any:
+    """How much was sent in all."""
+    size = sum([len(request.recall_handle) async for request in requests])
+    return pb.RecallMessageResponse(message_id=str(size))
+
+
 def count(_: object, __: Call) -> Any:
     """How many handlers have begun and not ended."""
     return pb.RecallMessageResponse(message_id=str(parked))
@@ -65,13 +73,16 @@ METHODS = [
     method("Count", MethodKind.UNARY, count),
     method("Park", MethodKind.SERVER_STREAM, park),
     method("Pour", MethodKind.SERVER_STREAM, pour),
+    method("Measure", MethodKind.CLIENT_STREAM, measure),
     method("Ignore", MethodKind.CLIENT_STREAM, ignore),
 ]
 
 
 async def main(changes: dict[str, Any]) -> None:
     """Serve until the process is ended."""
-    limits = ServerLimits(**{"max_message_bytes": 130 << 20, "calls_max": 20_000, **changes})
+    engine = EngineLimits(**changes.pop("engine", {}))
+    defaults = {"max_message_bytes": 130 << 20, "calls_max": 20_000, "engine": engine}
+    limits = ServerLimits(**{**defaults, **changes})
     async with trio.open_nursery() as nursery:
         options = AcceptOptions(tls=TlsContexts(), time_limit_s=limits.preface_s)
         start = partial(serve, METHODS, listen="127.0.0.1:0", limits=limits, accept_options=options)

@@ -39,6 +39,7 @@ class RawClient:
         )
         self.engine = engine.Engine(engine.Role.CLIENT, limits)
         self.is_closed = False
+        self._unseen: list[engine.Event] = []
         self.flush()
         self.read_until(engine.SettingsReceived)
 
@@ -76,8 +77,10 @@ class RawClient:
 
     def read_until(self, kind: type[Any], stream_id: int | None = None) -> Any:
         """The first event of this kind, of this stream if it is one's."""
-        while not self.is_closed:
-            for event in self.read():
+        while self._unseen or not self.is_closed:
+            self._unseen = self._unseen or self.read()
+            while self._unseen:
+                event = self._unseen.pop(0)
                 if isinstance(event, kind) and stream_id in (None, getattr(event, "stream_id", 0)):
                     return event
         pytest.fail(f"the server closed the connection before any {kind.__name__}")
