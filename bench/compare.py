@@ -1,7 +1,6 @@
 """`python -m bench.compare`: this broker beside the original and what else Python users pick.
 
 Each round runs every contender through the same; what is not on this machine is skipped and said.
-Ours has no bulk service and no Python client yet, so in those two parts the peers stand alone.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from bench.measure import Contest, clean_up_when_terminated, report, run_rounds
+from bench.measure import OURS, Contest, clean_up_when_terminated, report, run_rounds
+from bench.own_client import CommitbusFromPython, bulk
 from bench.peers.jvm import PeerMissingError
 from bench.peers.kafka import Kafka
 from bench.peers.redis import Redis
@@ -62,13 +62,15 @@ def all_contests(parts: Sequence[str], transport: str | None, remarks: list[str]
         for part, benchmark in (("async", asynchronous), ("sync", synchronous)):
             if part in parts:
                 contests.append({one.name: partial(benchmark, one) for one in contenders})
-        if "bulk" in parts and rocketmq:
-            contests.append({rocketmq.name: rocketmq.bulk})
+        if "bulk" in parts:
+            theirs: Contest = {rocketmq.name: rocketmq.bulk} if rocketmq else {}
+            contests.append({OURS: bulk, **theirs})
     if "python" in parts:
         kafka, redis = found(Kafka, remarks), found(Redis, remarks)
-        peers: list[Peer] = [peer for peer in (kafka, redis) if peer is not None]
-        if peers:
-            contests.append({peer.name: partial(from_python, peer) for peer in peers})
+        peers: list[Peer] = [CommitbusFromPython()]
+        peers += [peer for peer in (kafka, redis) if peer is not None]
+        contests.append({peer.name: partial(from_python, peer) for peer in peers})
+        remarks.append(CommitbusFromPython.remark)
     return contests
 
 

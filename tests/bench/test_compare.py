@@ -42,8 +42,9 @@ def test_without_the_peers_ours_is_measured_alone_and_the_reason_is_told(
     use(monkeypatch, Missing)
     remarks: list[str] = []
     contests = compare.all_contests(compare.PARTS, None, remarks)
-    assert [list(contest) for contest in contests] == [[OURS], [OURS]]
-    assert remarks == ["Peer was skipped: a JDK and Maven are needed; missing: mvn"] * 3
+    assert [list(contest) for contest in contests] == [[OURS]] * 4
+    skipped = "Peer was skipped: a JDK and Maven are needed; missing: mvn"
+    assert remarks.count(skipped) == 3
 
 
 def test_the_peers_stand_beside_ours_and_say_how_they_are_set_up(
@@ -52,7 +53,7 @@ def test_the_peers_stand_beside_ours_and_say_how_they_are_set_up(
     use(monkeypatch, Present)
     remarks: list[str] = []
     contests = compare.all_contests(["async", "sync", "bulk"], "trio", remarks)
-    assert [list(contest) for contest in contests] == [[OURS, "Peer"], [OURS, "Peer"], ["Peer"]]
+    assert [list(contest) for contest in contests] == [[OURS, "Peer"]] * 3
     assert remarks == ["Peer 1.0 with its defaults."]
 
 
@@ -60,4 +61,4 @@ def test_a_peer_that_no_part_needs_is_not_looked_for(monkeypatch: pytest.MonkeyP
     use(monkeypatch, Missing)
     remarks: list[str] = []
     compare.all_contests(["python"], None, remarks)
-    assert len(remarks) == 2  # Kafka and Redis, not RocketMQ
+    assert sum("was skipped" in line for line in remarks) == 2  # Kafka and Redis, not RocketMQ
