@@ -9,7 +9,7 @@ of the log nor a loop in Python.
 
 from __future__ import annotations
 
-from struct import Struct
+from functools import lru_cache
 from typing import Any, Final, final
 
 import numpy as np
@@ -57,10 +57,6 @@ _HEADER: Final = np.dtype(
 )  # fmt: skip
 """Where the fields lie if both hosts are IPv4; each IPv6 host moves the later ones by 12 bytes."""
 _IPV6_EXTRA_BYTES: Final = 12
-_CRC_POSITION: Final = 8
-_OFFSETS_POSITION: Final = 20
-_OFFSETS: Final = Struct(">qq")
-"""Queue offset and physical offset."""
 _I64: Final = np.dtype(">i8")
 _U32: Final = np.dtype(">u4")
 _U16: Final = np.dtype(">u2")
@@ -70,6 +66,19 @@ _SLOT: Final = np.dtype(">i4")
 _ENTRY: Final = np.dtype(
     [("key_hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
 )
+
+
+@lru_cache
+def _own_fields(header_bytes: int) -> np.dtype[Any]:
+    """Return where in a header of that size the fields lie in which records of a batch differ."""
+    return np.dtype(
+        {
+            "names": ["size", "crc", "queue_offset", "physical_offset", "body_bytes"],
+            "formats": [">u4", ">u4", ">i8", ">i8", ">u4"],
+            "offsets": [0, 8, 20, 28, header_bytes - 4],
+            "itemsize": header_bytes,
+        }
+    )
 
 
 @final
@@ -136,30 +145,31 @@ class PythonKernels:
         physical_offset: int,
     ) -> None:
         """Store records next to each other, hidden by the first one's size."""
-        own_header = bytearray(header)
-        parts: list[bytes] = []
-        start = 0
-        for body_length, properties_length in zip(
-            body_bytes.tolist(), properties_bytes.tolist(), strict=True
-        ):
-            body_end = start + body_length
-            end = body_end + properties_length
-            body = records[start:body_end]
-            size = len(header) + body_length + len(topic) + 2 + properties_length
-            SIZE_WORD.pack_into(own_header, 0, size if parts else 0)
-            SIZE_WORD.pack_into(own_header, _CRC_POSITION, crc32(body) & CRC_MASK)
-            _OFFSETS.pack_into(own_header, _OFFSETS_POSITION, queue_offset, physical_offset)
-            SIZE_WORD.pack_into(own_header, len(header) - SIZE_WORD.size, body_length)
+        count, header_bytes = len(body_bytes), len(header)
+        sizes = body_bytes + properties_bytes + (header_bytes + len(topic) + 2)
+        body_ends = np.cumsum(body_bytes + properties_bytes) - properties_bytes
+        bounds = np.stack([body_ends - body_bytes, body_ends, body_ends + properties_bytes])
+        bodies = [records[start:end] for start, end in zip(*bounds[:2].tolist(), strict=True)]
+        own = bytearray(header * count)
+        headers = np.frombuffer(own, _own_fields(header_bytes))
+        headers["size"] = sizes
+        headers["size"][0] = 0
+        headers["crc"] = [crc32(body) & CRC_MASK for body in bodies]
+        headers["queue_offset"] = np.arange(queue_offset, queue_offset + count)
+        headers["physical_offset"] = np.cumsum(sizes) - sizes + physical_offset
+        headers["body_bytes"] = body_bytes
+        pack_length = PROPERTIES_LENGTH.pack
+        parts: list[bytes | bytearray] = []
+        at = 0
+        for body, body_end, end in zip(bodies, *bounds[1:].tolist(), strict=True):
             parts += (
-                bytes(own_header),
+                own[at : at + header_bytes],
                 body,
                 topic,
-                PROPERTIES_LENGTH.pack(properties_length),
+                pack_length(end - body_end),
                 records[body_end:end],
             )
-            queue_offset += 1
-            physical_offset += size
-            start = end
+            at += header_bytes
         view[:] = b"".join(parts)
 
     def append_index_entries(
