@@ -107,6 +107,7 @@ class RocketmqStore:
         return [
             (name, "msg/s", found["appended"], note),
             (f"{name}, dispatched", "msg/s", found["dispatched"], ""),
+            (f"{name}, CPU", "us/msg", found["cpu"] * 1e6, ""),
         ]
 
     def sync_flush(self) -> list[Row]:

@@ -104,8 +104,11 @@ public final class StoreBench {
                 }
                 System.gc();
                 long start = System.nanoTime();
+                long cpuStart = ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime();
                 puts.forEach(Runnable::run);
+                long cpu = ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime() - cpuStart;
                 figures.put("appended", count / seconds(start));
+                figures.put("cpu", cpu / NANOS / count);
                 opened.awaitDispatch();
                 figures.put("dispatched", count / seconds(start));
             }
