@@ -107,7 +107,7 @@ class Lane:
         self._lock = threading.Lock()
         self._open = Batch()
         self._sealed: deque[Batch] = deque()
-        self._buffered_bytes = 0
+        self.buffered_bytes = 0
         self.added = 0
         self._closed = False
         self._room = threading.Condition(self._lock)
@@ -135,8 +135,8 @@ class Lane:
         """
         size = len(body) + len(properties)
         with self._lock:
-            if self._buffered_bytes >= self._options.buffer_bytes:
-                raise BufferFullError(self.topic, self._buffered_bytes)
+            if self.buffered_bytes >= self._options.buffer_bytes:
+                raise BufferFullError(self.topic, self.buffered_bytes)
             if self._closed:
                 raise ClientClosedError
             batch = self._open
@@ -148,7 +148,7 @@ class Lane:
             batch.count += 1
             batch.size_bytes += size
             self.added += 1
-            self._buffered_bytes += size + _MESSAGE_COST_BYTES
+            self.buffered_bytes += size + _MESSAGE_COST_BYTES
             is_first = batch.count == 1
             if is_first:
                 batch.born_ms, batch.since_s = _clock.now_ms(), _clock.monotonic_s()
@@ -159,7 +159,7 @@ class Lane:
         """Block until there is less in the buffer, or the producer is closed."""
         limit = self._options.buffer_bytes
         with self._lock:
-            self._room.wait_for(lambda: self._closed or self._buffered_bytes < limit)
+            self._room.wait_for(lambda: self._closed or self.buffered_bytes < limit)
 
     def _seal(self) -> Batch:
         """Under the lock: begin a new batch, if the open one has a message."""
@@ -382,7 +382,7 @@ class Lane:
         self.progress.set()
         self.progress = trio.Event()
         with self._lock:
-            self._buffered_bytes -= batch.size_bytes + batch.count * _MESSAGE_COST_BYTES
+            self.buffered_bytes -= batch.size_bytes + batch.count * _MESSAGE_COST_BYTES
             self._room.notify_all()
 
 

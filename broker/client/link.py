@@ -47,17 +47,19 @@ class Link:
                     self.failure = "the connection was lost"
             except RpcError as error:
                 self.failure = error.message
-            self._connection, self._connected = None, trio.Event()
+            if self._connection is not None:
+                self._connection, self._connected = None, trio.Event()
             await trio.sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
             failures += 1
 
     async def connection(self) -> ClientConnection:
         """Return the connection, once there is one. It may be lost at any time."""
-        while self._connection is None or not self._connection.is_usable:
-            # One that was lost is taken away by `run` in its next turn.
-            await trio.lowlevel.checkpoint()
+        while True:
             await self._connected.wait()
-        return self._connection
+            if self._connection is not None and self._connection.is_usable:
+                return self._connection
+            # It was lost; `run` takes it away in its next turn.
+            await trio.lowlevel.checkpoint()
 
     async def wait_connected(self, timeout_s: float) -> None:
         """Return once there is a connection.

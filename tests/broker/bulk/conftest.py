@@ -8,14 +8,18 @@ from collections.abc import Iterator
 import pytest
 
 from commitbus.broker import Broker
+from commitbus.broker.config import Transport
+from commitbus.broker.embedded import SMALL_FILES
 from tests.broker.bulk.bulk_client import Bulk
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    """One broker for the tests of a module: each uses topics of its own."""
-    with Broker() as running:
-        yield running
+@pytest.fixture(scope="module", params=list(Transport))
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """One broker for the tests of a module, over each transport: each test has its own topics."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SMALL_FILES, "transport", request.param)
+        with Broker() as running:
+            yield running
 
 
 @pytest.fixture(scope="module")
