@@ -111,6 +111,8 @@ def _listen_host(host: str, call: Call) -> str:
         return host
     if not wildcard:
         return host
+    if call.peer.startswith("unix:"):
+        return "127.0.0.1"
     peer = ip_address(peer_host(call.peer).address)
     # To a peer elsewhere a wildcard cannot be said in other words: `advertise` exists for that.
     return ("::1" if peer.version == 6 else "127.0.0.1") if peer.is_loopback else host

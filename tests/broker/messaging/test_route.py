@@ -196,6 +196,7 @@ def test_the_advertised_address_wins(run: Run) -> None:
 @pytest.mark.parametrize(
     ("listen", "peer", "host"),
     [
+        ("0.0.0.0:1", "unix:", "127.0.0.1"),
         ("0.0.0.0:1", "127.0.0.1:5", "127.0.0.1"),
         ("[::]:1", "[::1]:5", "::1"),
         ("0.0.0.0:1", "10.0.0.9:5", "0.0.0.0"),  # noqa: S104 - nothing listens here
