@@ -8,6 +8,7 @@ more happens on another thread; by then the messages are taken.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 
@@ -28,7 +29,8 @@ from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.store_reader import FetchedUnit
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError, StoreError
-from commitbus.commitlog.types import PhysicalOffset, QueueOffset, Record
+from commitbus.commitlog.record_format import decode_record
+from commitbus.commitlog.types import QueueOffset, Record
 
 BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """Of one answer, so that 32 bodies of 4 MiB do not stand in memory at once."""
@@ -259,11 +261,11 @@ class Batch:
     async def _read(self) -> None:
         """Make messages of what was taken; what the filter's hash let in wrongly is dropped."""
         store = self._context.store
-        offsets = [taken.unit.physical_offset for taken in self._taken]
-        if store.end_offset - min(offsets) <= HOT_BYTES:
-            records = _read_all(store, offsets)
+        units = [taken.unit for taken in self._taken]
+        if store.end_offset - min([unit.physical_offset for unit in units]) <= HOT_BYTES:
+            records = _read_all(store, units)
         else:
-            records = await trio.to_thread.run_sync(_read_all, store, offsets)
+            records = await trio.to_thread.run_sync(_read_all, store, units)
         body_bytes = 0
         for taken, record in zip(self._taken, records, strict=True):
             if isinstance(record, OffsetOutOfRangeError):
@@ -344,12 +346,27 @@ class Batch:
         self._context.polls.note_expiry(self.demand.group, self.demand.topic, at_ms)
 
 
-def _read_all(store: MessageStore, offsets: list[PhysicalOffset]) -> list[Record | StoreError]:
-    """Return the record of each offset, or why it cannot be read. Runs on any thread."""
-    records: list[Record | StoreError] = []
-    for offset in offsets:
-        try:
-            records.append(store.read(offset))
-        except (CorruptRecordError, OffsetOutOfRangeError) as error:
-            records.append(error)
-    return records
+def _read_all(store: MessageStore, units: Sequence[FetchedUnit]) -> list[Record | StoreError]:
+    """Return the record of each unit, or why it cannot be read. Runs on any thread."""
+    start = min([unit.physical_offset for unit in units])
+    end = max([unit.physical_offset + unit.size_bytes for unit in units])
+    try:
+        # Nearly always they lie in one file, which then is looked up and pinned only once.
+        with store.pin(start, end - start) as view:
+            return [_decode(view[unit.physical_offset - start :], unit) for unit in units]
+    except OffsetOutOfRangeError:
+        return [_read(store, unit) for unit in units]
+
+
+def _decode(view: memoryview, unit: FetchedUnit) -> Record | StoreError:
+    try:
+        return decode_record(view, unit.physical_offset)
+    except CorruptRecordError as error:
+        return error
+
+
+def _read(store: MessageStore, unit: FetchedUnit) -> Record | StoreError:
+    try:
+        return store.read(unit.physical_offset)
+    except (CorruptRecordError, OffsetOutOfRangeError) as error:
+        return error

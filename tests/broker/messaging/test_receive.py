@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import trio.testing
 from commitbus.broker.messaging import pop
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
+from commitbus.commitlog.errors import OffsetOutOfRangeError
 
 Run = Callable[..., None]
 
@@ -446,14 +447,16 @@ def test_a_message_deleted_while_it_is_read_is_done(
 
     async def scenario(bus: Any) -> None:
         await bus.send(b"1", b"2")
-        read = bus.context.store.read
+        store = bus.context.store
+        read, pin = store.read, store.pin
 
-        def deleted(physical_offset: int) -> Any:
+        def unless_deleted(call: Any, physical_offset: int, *arguments: int) -> Any:
             if physical_offset == 0:
                 raise OffsetOutOfRangeError("physical offset", 0, 1, 2)
-            return read(physical_offset)
+            return call(physical_offset, *arguments)
 
-        monkeypatch.setattr(bus.context.store, "read", deleted)
+        monkeypatch.setattr(store, "read", partial(unless_deleted, read))
+        monkeypatch.setattr(store, "pin", partial(unless_deleted, pin))
         assert (await bus.receive()).bodies == [b"2"]
         assert bus.context.progress.get("G", "T", 0).committed_offset == 1
 
@@ -524,20 +527,16 @@ def test_records_far_behind_are_read_on_another_thread(
 
 
 def test_a_damaged_record_is_not_delivered_and_not_forgotten(
-    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others are delivered; the group's lag keeps showing it."""
 
     async def scenario(bus: Any) -> None:
-        await bus.send(b"1", b"2")
-        read = bus.context.store.read
-
-        def damaged(physical_offset: int) -> Any:
-            if physical_offset == 0:
-                raise CorruptRecordError(0, "its checksum is wrong")
-            return read(physical_offset)
-
-        monkeypatch.setattr(bus.context.store, "read", damaged)
+        await bus.send(b"the damaged one", b"2")
+        log_file = bus.context.store.directory / "commitlog" / f"{0:020}"
+        with log_file.open("r+b") as file:
+            file.seek(file.read(4096).index(b"the damaged one"))
+            file.write(b"T")
         received = await bus.receive()
         assert received.bodies == [b"2"]
         await bus.ack(*received.handles)
