@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from math import inf
-from typing import Any, TypeVarTuple, cast, final
+from typing import Any, Final, TypeVarTuple, cast, final
 
 import trio
 from google.protobuf.message import DecodeError, Message
@@ -29,6 +29,9 @@ SEND_WINDOW_BYTES = 256 * 1024
 """A response stream waits once this much was given to the transport and is not yet written."""
 MESSAGE_COST_BYTES = 256
 """What a message counts beyond its bytes, so that endless empty ones cannot pile up either."""
+
+_CUT_SHORT: Final = shutting_down()
+"""The outcome of every call until it has another: one for all, since thousands may wait."""
 
 
 def parse(method: Method, data: bytes | memoryview) -> Message | RpcError:
@@ -115,7 +118,7 @@ class Exchange:
         self.cancel()
 
     async def _run(self, scope: trio.CancelScope, answer: Awaitable[object]) -> None:
-        outcome: Outcome = shutting_down()
+        outcome: Outcome = _CUT_SHORT
         try:
             with scope:
                 result = await answer

@@ -125,6 +125,8 @@ class ServerConnection:
                 del events[:_EVENTS_AT_ONCE]
                 await trio.lowlevel.checkpoint()
             self._receive(events)
+            # Headers of calls that may now be parked for minutes.
+            del events
 
     def _receive(self, events: list[Event]) -> None:
         self._is_reading = True
