@@ -16,6 +16,9 @@ from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 ENTRIES_MAX: Final = 1024
 """Of one request; a receive hands out 32. Nobody else is served while they are looked up."""
 
+_OK: Final = ok()
+"""Copied into responses, never changed."""
+
 
 @final
 class Delivery(NamedTuple):
@@ -87,30 +90,30 @@ def ack_message(
         )
     response = pb.AckMessageResponse()
     statuses = []
-    for entry in request.entries:
-        status = _acknowledge(context, group, topic, entry.receipt_handle)
+    for entry in request.entries[:]:
+        handle = entry.receipt_handle
+        status = _acknowledge(context, group, topic, handle)
         statuses.append(status)
-        response.entries.add(
-            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
-        )
+        result = response.entries.add()
+        result.message_id, result.receipt_handle = entry.message_id, handle
+        result.status.CopyFrom(status)
     response.status.CopyFrom(overall(statuses))
     return response
 
 
 def _acknowledge(context: MessagingContext, group: str, topic: str, text: str) -> pb.Status:
     try:
-        delivery = find_delivery(context, group, topic, text)
+        handle, progress, entry = find_delivery(context, group, topic, text)
     except InvalidReceiptHandleError as error:
         return status_of(error)
-    if delivery.entry is not None:
-        progress = delivery.progress
+    if entry is not None:
         was_full = progress.in_flight_count >= context.progress.in_flight_max
-        context.progress.acknowledge(progress, delivery.handle.queue_offset)
+        context.progress.acknowledge(progress, handle.queue_offset)
         if was_full:
             # A receiver may wait for this room, and no arrival may come to wake it.
             context.polls.wake(group, topic)
         context.counters.count_acknowledged(group, topic, 1)
-    return ok()
+    return _OK
 
 
 def change_invisible_duration(

@@ -18,14 +18,19 @@ too many before it).
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple, final
 
 from commitbus.broker.messaging.errors import InvalidReceiptHandleError
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 
 _LENGTH_MAX: Final = 1024
-_DIGITS_MAX: Final = 19
-"""Of a signed 64-bit number."""
+_HANDLE: Final = re.compile(
+    r"[^ ]+ (\d{1,19}) (\d{1,19}) [^ ]+ [^ ]+ ([^ ]+) (\d{1,19}) (\d{1,19})"
+    r"(?:(?: [^ ]+)?? (\d{1,19}))?",
+    re.ASCII,
+)
+"""A signed 64-bit number has at most 19 digits; int() alone would also take other scripts' ones."""
 
 
 @final
@@ -62,26 +67,15 @@ class ReceiptHandle(NamedTuple):
         """
         if len(text) > _LENGTH_MAX:
             raise InvalidReceiptHandleError(f"receipt handle of {len(text)} characters")
-        try:
-            _, pop_time, invisible, _, _, broker, queue_id, queue_offset, *rest = text.split(" ")
-            # The last field: the extra one of 5.5.0 stands before it.
-            log_offset = rest[-1] if rest else "0"
-            numbers = _numbers(pop_time, invisible, queue_id, queue_offset, log_offset)
-        except ValueError:
-            raise InvalidReceiptHandleError(f"receipt handle {text!r} is malformed") from None
+        match = _HANDLE.fullmatch(text)
+        if match is None:
+            raise InvalidReceiptHandleError(f"receipt handle {text!r} is malformed")
+        pop_time, invisible, broker_name, queue_id, queue_offset, log_offset = match.groups("-1")
         return cls(
-            pop_time_ms=numbers[0],
-            invisible_ms=numbers[1],
-            broker_name=broker,
-            queue_id=numbers[2],
-            queue_offset=QueueOffset(numbers[3]),
-            physical_offset=PhysicalOffset(numbers[4] if rest else -1),
+            int(pop_time),
+            int(invisible),
+            broker_name,
+            int(queue_id),
+            QueueOffset(int(queue_offset)),
+            PhysicalOffset(int(log_offset)),
         )
-
-
-def _numbers(*texts: str) -> list[int]:
-    # int() alone would also take signs, underscores, other scripts' digits, and megabytes of them.
-    digits = "".join(texts)
-    if not (digits.isascii() and digits.isdigit()) or len(max(texts, key=len)) > _DIGITS_MAX:
-        raise ValueError(digits)
-    return [int(text) for text in texts]

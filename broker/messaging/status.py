@@ -76,14 +76,9 @@ def ok() -> pb.Status:
     return pb.Status(code=pb.OK, message="OK")
 
 
-def set_ok(status: pb.Status) -> None:
-    """Set a response's status to success, in place: giving it one would parse a copy."""
-    status.code, status.message = pb.OK, "OK"
-
-
 def overall(statuses: list[pb.Status]) -> pb.Status:
     """Return the status of a request whose entries each have one: the common one, if any."""
-    codes = {status.code for status in statuses}
-    if len(codes) == 1:
-        return statuses[0]
+    first = statuses[0]
+    if len(statuses) == 1 or len({status.code for status in statuses}) == 1:
+        return first
     return pb.Status(code=pb.MULTIPLE_RESULTS, message="the entries have different results")
