@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv6Address
 import pytest
 import trio
 import trio.testing
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commitbus.broker.rpc.listen.proxy_header import (
@@ -181,6 +181,7 @@ def test_a_binary_header_that_does_not_match_exactly_is_refused(header: bytes) -
     assert isinstance(read([header + REST])[0], ProxyHeaderError)
 
 
+@settings(deadline=None)
 @given(ipv4 | ipv6, ports, st.data())
 def test_both_versions_name_the_same_peer(
     source: IPv4Address | IPv6Address, port: int, data: st.DataObject
@@ -212,6 +213,7 @@ broken = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(broken.filter(bool), min_size=1, max_size=3))
 def test_any_bytes_are_a_header_or_a_typed_error(chunks: list[bytes]) -> None:
     """Never another exception, never an endless wait, and nothing behind a header is taken."""
@@ -223,6 +225,7 @@ def test_any_bytes_are_a_header_or_a_typed_error(chunks: list[bytes]) -> None:
         assert header.endswith(b"\r\n") if header.startswith(b"P") else len(header) >= 16
 
 
+@settings(deadline=None)
 @given(st.sampled_from([header for header, _ in ACCEPTED if len(header) < 300]), st.data())
 def test_a_flipped_byte_is_noticed_or_changes_what_is_said(
     header: bytes, data: st.DataObject
