@@ -17,7 +17,7 @@ import trio
 
 from commitbus.broker.cli.admin_client import AdminClient
 from commitbus.broker.cli.output import CommandError
-from commitbus.broker.config import BrokerConfig
+from commitbus.broker.config import BrokerConfig, Transport
 from commitbus.broker.embedded import SMALL_FILES
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.broker.server import RunningBroker, run_broker
@@ -85,9 +85,13 @@ def body_at(endpoint: str, queue_offset: int) -> bytes:
         return client.message(pb.GetMessageRequest(place=place)).message.body
 
 
-def test_what_was_acknowledged_survives_any_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", list(Transport))
+def test_what_was_acknowledged_survives_any_end(tmp_path: Path, transport: Transport) -> None:
     """SIGTERM and SIGINT close the store, exit status 0; kill -9 leaves it to the next start."""
-    arguments = ("--store", tmp_path / "store", "--config", write_config(tmp_path))
+    arguments = (
+        *("--store", tmp_path / "store", "--config", write_config(tmp_path)),
+        *("--transport", transport),
+    )
     abort = tmp_path / "store" / "abort"
     with serving(*arguments) as (process, endpoint):
         assert send(endpoint, b"first").queue_offset == 0

@@ -26,7 +26,7 @@ class Metadata(Mapping[str, str]):
             raise KeyError(name)
         return self._fields[key].decode("latin-1")
 
-    def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
+    def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override] # texts only
         """Return a header, as `dict.get`."""
         key = name.encode()
         value = self._fields.get(key)

@@ -67,7 +67,8 @@ class PlainWire:
         self._view = memoryview(buffer)
         self._has_waited = True
 
-    async def read(self, size: int = READ_BYTES) -> bytes | memoryview:  # noqa: D102 - as Wire
+    async def read(self, size: int = READ_BYTES) -> bytes | memoryview:
+        """See `Wire`."""
         if not self._has_waited:
             # A client that always has more must not keep the others waiting.
             await trio.lowlevel.checkpoint()
@@ -81,19 +82,23 @@ class PlainWire:
             else:
                 return self._view[:length]
 
-    def write_now(self, data: bytes) -> int:  # noqa: D102
+    def write_now(self, data: bytes) -> int:
+        """See `Wire`."""
         try:
             return os.write(self._fd, data)
         except BlockingIOError:
             return 0
 
-    async def write(self, data: bytes | memoryview) -> None:  # noqa: D102
+    async def write(self, data: bytes | memoryview) -> None:
+        """See `Wire`."""
         await self._stream.send_all(data)
 
-    async def end_writing(self) -> None:  # noqa: D102
+    async def end_writing(self) -> None:
+        """See `Wire`."""
         await self._stream.send_eof()
 
-    async def close(self) -> None:  # noqa: D102
+    async def close(self) -> None:
+        """See `Wire`."""
         await trio.aclose_forcefully(self._stream)
 
 
@@ -104,19 +109,24 @@ class TlsWire:
     def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
         self._stream = stream
 
-    async def read(self, size: int = READ_BYTES) -> bytes | memoryview:  # noqa: D102 - as Wire
+    async def read(self, size: int = READ_BYTES) -> bytes | memoryview:
+        """See `Wire`."""
         return bytes(await self._stream.receive_some(size))
 
-    def write_now(self, data: bytes) -> int:  # noqa: D102
+    def write_now(self, data: bytes) -> int:
+        """See `Wire`."""
         return 0
 
-    async def write(self, data: bytes | memoryview) -> None:  # noqa: D102
+    async def write(self, data: bytes | memoryview) -> None:
+        """See `Wire`."""
         await self._stream.send_all(data)
 
-    async def end_writing(self) -> None:  # noqa: D102
+    async def end_writing(self) -> None:
+        """See `Wire`."""
         await self._stream.transport_stream.send_eof()
 
-    async def close(self) -> None:  # noqa: D102
+    async def close(self) -> None:
+        """See `Wire`."""
         await trio.aclose_forcefully(self._stream)
 
 

@@ -39,7 +39,7 @@ async def park(*_: object) -> None:
 
 async def pour(_: object, __: Call, send: Send) -> None:
     """Send for ever."""
-    global parked  # noqa: PLW0603
+    global parked  # noqa: PLW0603 - a process of its own
     parked += 1
     try:
         while True:

@@ -94,10 +94,10 @@ class RawClient:
 
     def status_of(self, stream_id: int) -> int:
         """The gRPC status that a call is answered with."""
-        event = self.read_until((engine.TrailersReceived, engine.ResponseReceived), stream_id)  # type: ignore[arg-type]
-        if b"grpc-status" not in dict(event.headers):
-            event = self.read_until(engine.TrailersReceived, stream_id)
-        return int(dict(event.headers)[b"grpc-status"])
+        headers = dict(self.read_until(engine.ResponseReceived, stream_id).headers)
+        if b"grpc-status" not in headers:
+            headers = dict(self.read_until(engine.TrailersReceived, stream_id).headers)
+        return int(headers[b"grpc-status"])
 
     def handlers(self) -> int:
         """How many handlers the server has at work."""
