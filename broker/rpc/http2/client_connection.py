@@ -74,7 +74,8 @@ async def connect(
             stream = await trio.open_tcp_stream(host, port)
             wire = await _wire(stream, host, tls)
     except (*_NETWORK_ERRORS, trio.TooSlowError) as error:
-        reason = str(error) or "it takes too long"
+        # What went wrong in a TLS handshake is said by the cause only.
+        reason = str(error) or str(error.__cause__ or "it takes too long")
         text = f"cannot connect to {authority}: {reason}"
         raise RpcError(StatusCode.UNAVAILABLE, text) from error
     connection = ClientConnection(wire, authority, is_tls=tls is not None)
