@@ -266,6 +266,36 @@ def test_streams_over_the_limit_are_refused(start_abused: Start) -> None:
     assert client.status_of(refused) == StatusCode.RESOURCE_EXHAUSTED
 
 
+def test_however_a_call_ends_its_place_is_free_again(start_abused: Start) -> None:
+    """And what was held of its request is given back: nothing leaks, not even slowly."""
+    server = start_abused(calls_max=8, held_request_bytes=400_000)
+    for _ in range(30):
+        client = server.connect()
+        half = b"\0\0\x01\0\0" + bytes(50_000)
+        for name, body in (("Park", b""), ("Count", None), ("Ignore", None), ("Measure", None)):
+            stream_id = client.open(name, body=body)
+            if body is None:
+                client.engine.submit_data(stream_id, half)
+            client.flush()
+            if name != "Measure":  # that one ends with its connection
+                client.engine.reset(stream_id, ErrorCode.CANCEL)
+        client.flush()
+        # Refused by its prefix, answered, and of an unknown method.
+        too_large = client.open("Measure", body=None)
+        client.engine.submit_data(too_large, b"\0\xff\xff\xff\xff")
+        unknown = client.open("Nonsense")
+        client.flush()
+        assert client.status_of(too_large) == StatusCode.RESOURCE_EXHAUSTED
+        assert unknown
+        client.wait_for_handlers(0)
+        client.socket.close()
+    last = server.connect()
+    for _ in range(7):
+        last.open("Park")
+    last.flush()
+    last.wait_for_handlers(7)
+
+
 def test_bytes_for_a_stream_that_was_answered_do_not_use_up_the_connection(
     start_abused: Start,
 ) -> None:
