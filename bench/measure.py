@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import signal
@@ -42,7 +43,9 @@ class Figure:
     def ratio(self, contender: str) -> float | None:
         """How many times ahead we are of a contender: the median of the rounds' own ratios.
 
-        Neighbours in time share their noise, so each round is a comparison of its own.
+        Neighbours in time share their noise, so each round is a comparison of its own. Of an even
+        number the two in the middle are averaged as logarithms: 2x and 0.5x make 1x, not 1.25x,
+        whoever is ahead.
         """
         pairs = zip(self.values.get(OURS, ()), self.values.get(contender, ()), strict=False)
         ratios = [
@@ -50,7 +53,7 @@ class Figure:
             for ours, theirs in pairs
             if ours and theirs
         ]
-        return statistics.median(ratios) if ratios else None
+        return math.exp(statistics.median(map(math.log, ratios))) if ratios else None
 
 
 def clean_up_when_terminated() -> None:

@@ -27,7 +27,10 @@ from bench.store_process import anonymous_megabytes
 
 IN_FLIGHT: Final = (1, 16, 64, 256)
 SECONDS: Final = 3.0
-WARM_SECONDS: Final = 10.0
+WARM_CALLS: Final = 100_000
+WARM_SECONDS: Final = 60.0
+"""At most. Calls, not seconds, make a JVM compile: on a busy machine it gets fewer of them in a
+second, and would be measured half compiled."""
 RECEIVERS: Final = 8
 RECEIVE_TOPIC: Final = "Receive"
 RECEIVE_MESSAGES: Final = 200_000
@@ -111,7 +114,7 @@ def synchronous(contender: Contender) -> list[Row]:
 def unary(endpoint: str, flush: str) -> list[Row]:
     """Send 1 KB messages one by one with a fixed number of calls in flight."""
     request = send_request(0)
-    generate(endpoint, SEND, request, in_flight=64, seconds=WARM_SECONDS)
+    generate(endpoint, SEND, request, in_flight=64, calls=WARM_CALLS, seconds=WARM_SECONDS)
     rows: list[Row] = []
     for in_flight in IN_FLIGHT:
         found = generate(endpoint, SEND, request, in_flight=in_flight, seconds=SECONDS)

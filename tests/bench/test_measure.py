@@ -48,13 +48,19 @@ def test_contests_are_interleaved_not_run_one_after_the_other() -> None:
 @pytest.mark.parametrize(("unit", "ahead"), [("msg/s", 0.5), ("us", 2.0), ("MB", 2.0), ("s", 2.0)])
 def test_a_ratio_over_one_means_that_we_are_better(unit: str, ahead: float) -> None:
     figure = Figure("x", unit, {OURS: [10.0], "Peer": [20.0]})
-    assert figure.ratio("Peer") == ahead
+    assert figure.ratio("Peer") == pytest.approx(ahead)
 
 
 def test_the_ratio_is_the_median_of_the_rounds_own_ratios() -> None:
     """A round that was slow for both is a comparison like any other."""
     figure = Figure("x", "msg/s", {OURS: [100, 10, 90], "Peer": [50, 5, 30]})
-    assert figure.ratio("Peer") == 2.0
+    assert figure.ratio("Peer") == pytest.approx(2.0)
+
+
+def test_twice_as_fast_in_one_round_and_half_in_the_other_is_equal() -> None:
+    """The mean of 2 and 0.5 would favour whoever is on top of the fraction."""
+    figure = Figure("x", "msg/s", {OURS: [20, 10], "Peer": [10, 20]})
+    assert figure.ratio("Peer") == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("values", [{OURS: [1.0]}, {"Peer": [1.0]}, {OURS: [1.0], "Peer": [0.0]}])
@@ -89,7 +95,7 @@ def test_the_json_has_every_value() -> None:
             "unit": "msg/s",
             "values": {OURS: [4.0, 6.0], "Peer": [2.0, 2.0]},
             "medians": {OURS: 5.0, "Peer": 2.0},
-            "ahead_of": {"Peer": 2.5},
+            "ahead_of": {"Peer": pytest.approx(6**0.5)},
             "notes": {OURS: "1 KB"},
         }
     ]

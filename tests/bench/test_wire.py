@@ -50,7 +50,7 @@ def test_what_was_refused_is_not_counted(calls: list[dict[str, Any]]) -> None:
 
 def test_every_broker_is_warmed_before_it_is_measured(calls: list[dict[str, Any]]) -> None:
     wire.unary("somewhere", "ASYNC_FLUSH")
-    assert calls[0]["seconds"] == wire.WARM_SECONDS
+    assert calls[0]["calls"] == wire.WARM_CALLS
     assert [call["in_flight"] for call in calls[1:]] == list(wire.IN_FLIGHT)
 
 
