@@ -26,6 +26,8 @@ from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 SLICE_BYTES: Final = 1 << 20
 SLICE_BYTES_MAX: Final = 4 << 20
 """Of one response. A slice is read, copied and written as a whole."""
+DISPATCH_WAIT_S: Final = 10.0
+"""A millisecond is the rule; a disk without room for the queues may take for ever."""
 LOG_POLL_S: Final = 1.0
 """Records that no queue will hold, such as half messages, arrive without a sign."""
 
@@ -47,6 +49,7 @@ async def fetch(
         credit.grant(request.credit_bytes)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_take_credit, requests, credit)
+            await _until_shown(context.store)
             if what == "topic":
                 await _fetch_topic(context, request.topic, credit, send)
             else:
@@ -61,6 +64,15 @@ async def fetch(
         first = refused.exceptions[0]
         assert isinstance(first, Exception), "what was split off is one of these"
         raise refusal(first) from None
+
+
+async def _until_shown(store: MessageStore) -> None:
+    """Wait for what was acknowledged before: whoever has an acknowledgement finds the message."""
+    if store.dispatch_behind_bytes:
+        end = store.confirm_offset
+        await trio.to_thread.run_sync(
+            store.wait_dispatched, end, DISPATCH_WAIT_S, abandon_on_cancel=True
+        )
 
 
 @final

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from functools import partial
 from io import FileIO
 from typing import Final, final
@@ -88,34 +89,35 @@ class _Sender:
                 await producer.flush()
 
     async def _send_all(self, producer: Producer, file: FileIO) -> None:
-        topic, tag, rate = self._options.topic, self._options.tag, self._options.rate
-        is_json = self._options.format == "json"
+        rate = self._options.rate
         begun_s = trio.current_time()
         number = sent = 0
-        async for line in _lines(file):
-            number += 1
-            if not line:
-                continue
-            message = from_json_line(line, number) if is_json else from_line(line)
-            on_delivery = partial(self._delivered, number, len(message.body))
-            try:
-                await producer.produce(
-                    message.body,
-                    topic=topic,
-                    tag=message.tag or tag,
-                    keys=message.keys,
-                    properties=message.properties,
-                    on_delivery=on_delivery,
-                )
-            except RefusedError as error:
-                raise CommandError(f"line {number}: {error}") from None
-            sent += 1
-            if rate is not None and sent / rate > trio.current_time() - begun_s + _AHEAD_S:
-                await trio.sleep_until(begun_s + sent / rate)
+        async with aclosing(_lines(file)) as lines:
+            async for line in lines:
+                number += 1
+                if not line:
+                    continue
+                await self._send(producer, line, number)
+                sent += 1
+                if rate is not None and sent / rate > trio.current_time() - begun_s + _AHEAD_S:
+                    await trio.sleep_until(begun_s + sent / rate)
 
-    def _delivered(
-        self, number: int, size_bytes: int, error: ClientError | None, _: Receipt | None
-    ) -> None:
+    async def _send(self, producer: Producer, line: bytes, number: int) -> None:
+        is_json = self._options.format == "json"
+        message = from_json_line(line, number) if is_json else from_line(line)
+        try:
+            await producer.produce(
+                message.body,
+                topic=self._options.topic,
+                tag=message.tag or self._options.tag,
+                keys=message.keys,
+                properties=message.properties,
+                on_delivery=partial(self._delivered, len(message.body)),
+            )
+        except RefusedError as error:
+            raise CommandError(f"line {number}: {error}") from None
+
+    def _delivered(self, size_bytes: int, error: ClientError | None, _: Receipt | None) -> None:
         if error is None:
             self.count.add(1, size_bytes)
         elif self.failure is None:
