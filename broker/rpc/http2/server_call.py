@@ -28,7 +28,7 @@ from commitbus.broker.rpc.http2.metadata import Metadata
 from commitbus.broker.rpc.http2.request_head import RESPONSE_FIELDS
 from commitbus.broker.rpc.http2.request_stream import RequestStream
 from commitbus.broker.rpc.http2.server_state import ServerState
-from commitbus.broker.rpc.method import Method
+from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.outcome import shutting_down
 
 _GZIP_FIELDS: Final = (*RESPONSE_FIELDS, (b"grpc-encoding", b"gzip"))
@@ -186,7 +186,8 @@ class ServerCall:
         if isinstance(answer, bytes | RpcError):
             self.finish(answer)
         else:
-            if isinstance(call.metadata, Metadata):
+            # Streams last, a unary call is over in milliseconds.
+            if method.kind is not MethodKind.UNARY and isinstance(call.metadata, Metadata):
                 call.metadata.shrink(self._state.shared_bytes)
             self._exchange = Exchange(method, call, crew=self._state.crew, finish=self.finish)
             self._exchange.wait_for(answer)
