@@ -107,6 +107,8 @@ async def parked(context: MessagingContext, receive: Method) -> Row:
     handler: Any = receive.handler
     groups = [f"parked-{number}" for number in range(PARKED // PARKED_IN_GROUP)]
     async with trio.open_nursery() as nursery:
+        # Made before: who waits for that to be stored is not parked yet.
+        await context.topic("Empty")
         for group in groups:
             await context.group(group)
         before = resident_bytes()

@@ -144,7 +144,10 @@ def _timed_stream(method: Method, latency: _MethodLatency) -> Any:  # noqa: ANN4
     async def timed(request: Message, call: Call, send: Send) -> None:
         begin_s, noting = perf_counter(), _NotingSend(send)
         try:
-            await handler(request, call, noting.send)
+            answer = handler(request, call, noting.send)
+            # Not kept as long as the call waits: the handler may have dropped it.
+            del request
+            await answer
         except BaseException as error:
             latency.failed(begin_s, noting.code, error)
             raise

@@ -31,13 +31,14 @@ WAITING_POLLS_MAX: Final = 1024
 class Receiver:
     """One receive call, in line while its `with` block runs. Made by `LongPolling.join`."""
 
-    __slots__ = ("_event", "_line", "capacity", "woken")
+    __slots__ = ("_line", "_waiting", "capacity", "woken")
 
     def __init__(self, line: _Line, capacity: int) -> None:
         self._line, self.capacity = line, capacity
         self.woken = False
         """Whether a wake-up is pending."""
-        self._event: trio.Event | None = None
+        # The task itself, not an event: that would take half a kilobyte of each receiver in line.
+        self._waiting: trio.lowlevel.Task | None = None
 
     def __enter__(self) -> Self:
         self._line.join(self)
@@ -51,9 +52,8 @@ class Receiver:
         if self.woken:
             await trio.lowlevel.checkpoint()
         else:
-            # Most receivers never wait: they find messages when they come.
-            self._event = trio.Event()
-            await self._event.wait()
+            self._waiting = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
         self.woken = False
         self._line.idle[self] = None
 
@@ -65,8 +65,13 @@ class Receiver:
     def wake(self) -> None:
         """Let the pending or the next `wait` return."""
         self.woken = True
-        if self._event is not None:
-            self._event.set()
+        if self._waiting is not None:
+            trio.lowlevel.reschedule(self._waiting)
+            self._waiting = None
+
+    def _stop_waiting(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._waiting = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 @final

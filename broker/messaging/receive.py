@@ -48,28 +48,23 @@ async def receive_message(
     """
     try:
         with context.clients.streaming(context.clients.seen(call)):
-            await _receive(context, request, call, send)
+            polling_ms = _polling_ms(request, call)
+            batch = Batch(context, await _demand(context, request, call))
+            # It would be kept as long as the call waits, and ten thousand may wait.
+            del request
+            try:
+                await _fill(context, batch, trio.current_time() + polling_ms / 1000)
+                if batch.messages:
+                    await _hand_over(context, batch, send)
+                else:
+                    await _finish(context, send, _NOTHING_NEW)
+            except BaseException:
+                batch.release()
+                raise
+            finally:
+                batch.finish()
     except REFUSALS as error:
         await _finish(context, send, pb.ReceiveMessageResponse(status=status_of(error)))
-
-
-async def _receive(
-    context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call, send: Send
-) -> None:
-    polling_ms = _polling_ms(request, call)
-    demand = await _demand(context, request, call)
-    batch = Batch(context, demand)
-    try:
-        await _fill(context, batch, trio.current_time() + polling_ms / 1000)
-        if not batch.messages:
-            await _finish(context, send, _NOTHING_NEW)
-            return
-        await _hand_over(context, batch, send)
-    except BaseException:
-        batch.release()
-        raise
-    finally:
-        batch.finish()
 
 
 async def _hand_over(context: MessagingContext, batch: Batch, send: Send) -> None:
