@@ -63,6 +63,12 @@ IN_FLIGHT_MAX_DEFAULT: Final = 10_000
 EARLY_SAVE_FILLED: Final = 0.5
 """A journal fuller than that is saved at once, not at the next interval."""
 
+SAVE_PAUSE_FACTOR: Final = 10
+SAVE_PAUSE_S_MAX: Final = 1.0
+"""A save that takes a while, because much is in flight, is not repeated before so many times as long
+has passed, or a second: the journal holds what changed, and packing rows takes the interpreter from
+the handlers."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -77,7 +83,8 @@ class ProgressTable:
         store_directory: The store.
         clock: For the mirror's times.
         file_system: What the journal and the mirror are kept through.
-        save_interval_ms: How often changed rows are saved to SQLite.
+        save_interval_ms: How often changed rows are saved to SQLite; less often, up to a second,
+            where that takes more than a tenth of the interval.
         mirror_interval_ms: How often `config/consumerOffset.json` is written, when it changed.
         journal_bytes: The size of `commitbus/progress.journal`.
         in_flight_max: How many messages of a queue may be in flight for a group. For the caller
@@ -123,6 +130,7 @@ class ProgressTable:
         self._changed: set[int] = set()
         self._early_save_requested = False
         self._save_fails = False
+        self._next_save_s = 0.0
         self._mirrored_sequence = -1
         self._mirrored_at_s = 0.0
 
@@ -443,7 +451,8 @@ class ProgressTable:
     def _tick(self, database: Database) -> None:
         if self._thread is None:
             return  # not read yet: the mirror would be overwritten with nothing
-        if self._changed:
+        begin_s = self._clock.monotonic_s()
+        if self._changed and (begin_s >= self._next_save_s or self._early_save_requested):
             try:
                 self._save(database)
                 self._save_fails = False
@@ -451,6 +460,8 @@ class ProgressTable:
                 if not self._save_fails:  # once, not ten times a second
                     _log.warning("progress not saved", extra={"reason": str(error)})
                 self._save_fails = True
+            took_s = self._clock.monotonic_s() - begin_s
+            self._next_save_s = begin_s + min(took_s * SAVE_PAUSE_FACTOR, SAVE_PAUSE_S_MAX)
         if self._clock.monotonic_s() - self._mirrored_at_s >= self._mirror_interval_ms / 1000:
             self._write_mirror()
 

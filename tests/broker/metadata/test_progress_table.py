@@ -7,9 +7,11 @@ import logging
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from commitbus.broker.metadata import progress_store
 from commitbus.broker.metadata.documents import parse_document
 from commitbus.broker.metadata.errors import StateFileError, StateWriteError
 from commitbus.broker.metadata.progress import InFlight, QueueProgress
@@ -200,6 +202,32 @@ def test_saves_go_on_beside_changes(open_table: Open, tmp_path: Path) -> None:
     expected = _state(table)
     table.close()
     assert _state(open_table(tmp_path)) == expected
+
+
+def test_a_save_that_takes_long_is_not_repeated_at_once(
+    open_table: Open, tmp_path: Path, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Much in flight would otherwise keep the interpreter from those who serve."""
+    table = open_table(tmp_path)
+    progress = table.create("g", "t", 0, 0)
+    save, saved = progress_store.save, 0
+
+    def slow_save(*arguments: Any, **options: Any) -> None:
+        nonlocal saved
+        saved += 1
+        clock.ms += 50
+        save(*arguments, **options)
+
+    def saved_after_tick() -> int:
+        _deliver(table, progress, 1)
+        assert table._thread is not None
+        table._thread.run_sync(table._tick)
+        return saved
+
+    monkeypatch.setattr(progress_store, "save", slow_save)
+    assert [saved_after_tick(), saved_after_tick()] == [1, 1]
+    clock.ms += 450
+    assert [saved_after_tick(), saved_after_tick()] == [2, 2]
 
 
 def test_a_clamp_lets_no_new_message_pass_by(
