@@ -65,9 +65,9 @@ EARLY_SAVE_FILLED: Final = 0.5
 
 SAVE_PAUSE_FACTOR: Final = 10
 SAVE_PAUSE_S_MAX: Final = 1.0
-"""A save that takes a while, because much is in flight, is not repeated before so many times as long
-has passed, or a second: the journal holds what changed, and packing rows takes the interpreter from
-the handlers."""
+"""Much in flight takes long to save. That is not repeated before this many times as long has
+passed, or a second: the journal holds what changed, and packing rows takes the interpreter from the
+handlers."""
 
 _log = logging.getLogger(__name__)
 
