@@ -5,7 +5,9 @@ HTTP/2 is libnghttp2's; gRPC on top of it is `http2/`.
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import trio
@@ -58,7 +60,7 @@ async def serve(
     Raises:
         ListenError: the address is malformed, taken, or not this machine's.
     """
-    limits = limits or ServerLimits(max_message_bytes, concurrent_calls_max)
+    limits = limits or default_limits(max_message_bytes, concurrent_calls_max)
     options = accept_options or AcceptOptions(tls=TlsContexts())
     health, all_methods = with_standard_services(methods)
     with open_listeners(listen, unix_socket) as listeners:
@@ -72,3 +74,16 @@ async def serve(
                 health.stop_serving()
                 with trio.CancelScope(shield=True):
                     await server.stop(drain_grace_s)
+
+
+def default_limits(max_message_bytes: int, calls_max: int) -> ServerLimits:
+    """Return the limits of a server in this process.
+
+    Connections leave half of the process's file descriptors to the store: without any it could not
+    begin its next file.
+    """
+    limits = ServerLimits(max_message_bytes, calls_max)
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors == resource.RLIM_INFINITY:
+        return limits
+    return replace(limits, connections_max=min(limits.connections_max, descriptors // 2))

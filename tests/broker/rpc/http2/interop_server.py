@@ -1,4 +1,7 @@
-"""Serves `grpc.testing.TestService` over the trio transport; prints the port. A script."""
+"""Serves `grpc.testing.TestService` over the trio transport; prints the port. A script.
+
+Its one argument is a PEM file with a certificate and its key; the port takes plaintext and TLS.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
+from commitbus.broker.rpc.listen.accept import AcceptOptions
+from commitbus.broker.rpc.listen.certificate import TlsContexts
 from commitbus.broker.rpc.method import Handler, Method, MethodKind
 from commitbus.broker.rpc.trio_transport import serve
 
@@ -112,7 +117,9 @@ METHODS = [
 async def main() -> None:
     """Serve until the process is ended."""
     async with trio.open_nursery() as nursery:
-        port = await nursery.start(partial(serve, METHODS, listen="127.0.0.1:0"))
+        options = AcceptOptions(tls=TlsContexts(Path(sys.argv[1])))
+        start = partial(serve, METHODS, listen="127.0.0.1:0", accept_options=options)
+        port = await nursery.start(start)
         sys.stdout.write(f"{port}\n")
         sys.stdout.flush()
 

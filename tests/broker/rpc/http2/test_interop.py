@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from commitbus.broker.rpc.listen import certificate
+
 GRPC_CLIENT = "google.golang.org/grpc/interop/client@v1.85.0"
 H2SPEC = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 
@@ -46,10 +48,6 @@ H2SPEC_FAILURES = {
     "stream",
     "Sends stream identifier that is numerically smaller than previous",
 }
-# Passes only while the 10,000 streams that it opens are not answered as fast as it opens them.
-H2SPEC_RACE = (
-    "Sends HEADERS frames that causes their advertised concurrent stream limit to be exceeded"
-)
 
 pytestmark = pytest.mark.slow
 
@@ -77,10 +75,18 @@ def build_go(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="module")
-def port() -> Iterator[str]:
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of our own, with its key."""
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    path.write_bytes(certificate._self_signed_pem())
+    return path
+
+
+@pytest.fixture(scope="module")
+def port(pem: Path) -> Iterator[str]:
     """A server of the interoperability service, in a process of its own."""
-    script = Path(__file__).with_name("interop_server.py")
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as server:
+    command = [sys.executable, Path(__file__).with_name("interop_server.py"), pem]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             yield server.stdout.readline().strip()
@@ -88,12 +94,16 @@ def port() -> Iterator[str]:
             server.kill()
 
 
-def test_grpcs_own_interoperability_cases_pass(build_go: Callable[[str], Path], port: str) -> None:
-    """With grpc-go as the client, in plaintext."""
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plaintext", "TLS"])
+def test_grpcs_own_interoperability_cases_pass(
+    build_go: Callable[[str], Path], port: str, pem: Path, *, is_tls: bool
+) -> None:
+    """With grpc-go as the client, on one port."""
     client = build_go(GRPC_CLIENT)
+    tls = ["-use_tls", "-use_test_ca", f"-ca_file={pem}"] if is_tls else []
     for case in CASES:
         done = subprocess.run(
-            [client, "-server_host=127.0.0.1", f"-server_port={port}", f"-test_case={case}"],
+            [client, "-server_host=localhost", f"-server_port={port}", f"-test_case={case}", *tls],
             capture_output=True,
             text=True,
             timeout=60,
@@ -107,6 +117,17 @@ def test_h2spec_finds_nothing_but_what_libnghttp2_does(
 ) -> None:
     """145 cases; those that fail are listed above, and explained."""
     h2spec = build_go(H2SPEC)
+    failures = run_h2spec(h2spec, port)
+    # Many a case sends a good frame and then a bad one, and does not expect that the good one is
+    # answered in between, as it is when the machine is busy. Then it passes another time.
+    for _ in range(3):
+        if not failures <= H2SPEC_FAILURES:
+            failures &= run_h2spec(h2spec, port)
+    assert failures <= H2SPEC_FAILURES
+
+
+def run_h2spec(h2spec: Path, port: str) -> set[str]:
+    """Run all cases; the names of those that failed."""
     path = "/grpc.testing.TestService/EmptyCall"
     done = subprocess.run(
         [h2spec, "-h", "127.0.0.1", "-p", port, "-P", path, "-o", "3"],
@@ -115,12 +136,11 @@ def test_h2spec_finds_nothing_but_what_libnghttp2_does(
         timeout=300,
         check=False,
     )
+    assert "145 tests" in done.stdout, done.stdout + done.stderr
     # A failed case is printed twice: as it fails, and in the summary.
     mark = "\N{MULTIPLICATION SIGN} "
-    failures = {
+    return {
         line.rpartition(mark)[2].partition(": ")[2]
         for line in done.stdout.splitlines()
         if mark in line
     }
-    assert "145 tests" in done.stdout, done.stdout + done.stderr
-    assert failures - {H2SPEC_RACE} <= H2SPEC_FAILURES, done.stdout
