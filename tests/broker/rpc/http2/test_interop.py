@@ -85,7 +85,7 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def port(pem: Path) -> Iterator[str]:
     """A server of the interoperability service, in a process of its own."""
-    command = [sys.executable, Path(__file__).with_name("interop_server.py"), pem]
+    command: list[str | Path] = [sys.executable, Path(__file__).with_name("interop_server.py"), pem]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
