@@ -108,6 +108,17 @@ def test_a_message_over_the_limit_is_refused(
     assert client.ask(kit.text("small")).message_id == "small"
 
 
+def test_a_compressed_request_is_unpacked(kit: Kit, start_server: Start, connect: Connect) -> None:
+    """Gzip; what counts for the limit is what comes out."""
+    client = connect(start_server(kit.unary(kit.echo), max_message_bytes=1_000_000))
+    for size in (10, 900_000):
+        answer = client.ask(kit.text("x" * size), compression=grpc.Compression.Gzip)
+        assert answer.message_id == "x" * size
+    with kit.refused(grpc.StatusCode.RESOURCE_EXHAUSTED):
+        client.ask(kit.text("x" * 2_000_000), compression=grpc.Compression.Gzip)
+    assert client.ask(kit.text("small")).message_id == "small"
+
+
 def test_the_call_shows_what_the_client_sent(
     kit: Kit, start_server: Start, connect: Connect
 ) -> None:

@@ -141,3 +141,44 @@ def test_reflection_lists_and_describes_every_service(
         (found,) = stub.ServerReflectionInfo(iter([request(file_containing_symbol=name)]))
         files = found.file_descriptor_response.file_descriptor_proto
         assert any(name.rsplit(".", 1)[1].encode() in file for file in files)
+
+
+def test_health_of_an_unknown_service_is_watched_without_an_error(
+    kit: Kit, start_server: Start, connect: Connect
+) -> None:
+    """As the health protocol wants it: the service might come later."""
+    stub = health_pb2_grpc.HealthStub(connect(start_server(kit.unary(kit.echo))).channel)
+    watch = stub.Watch(health_pb2.HealthCheckRequest(service="nonsense"))
+    assert next(watch).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+    watch.cancel()
+
+
+def test_reflection_answers_every_question(kit: Kit, start_server: Start, connect: Connect) -> None:
+    """Also the ones with nothing to find: the stream goes on."""
+    stub = reflection_pb2_grpc.ServerReflectionStub(
+        connect(start_server(kit.unary(kit.echo))).channel
+    )
+    request = reflection_pb2.ServerReflectionRequest
+    extension = reflection_pb2.ExtensionRequest(
+        containing_type="apache.rocketmq.v2.Message", extension_number=99
+    )
+    answers = list(
+        stub.ServerReflectionInfo(
+            iter(
+                [
+                    request(file_by_filename="google/protobuf/timestamp.proto"),
+                    request(file_containing_symbol=f"{SERVICE}.SendMessage"),
+                    request(all_extension_numbers_of_type="apache.rocketmq.v2.Message"),
+                    request(file_by_filename="nonsense.proto"),
+                    request(file_containing_symbol="nonsense"),
+                    request(file_containing_extension=extension),
+                    request(),
+                ]
+            )
+        )
+    )
+    by_name, by_symbol, numbers, *nothing = answers
+    assert len(by_name.file_descriptor_response.file_descriptor_proto) == 1
+    assert len(by_symbol.file_descriptor_response.file_descriptor_proto) > 1
+    assert numbers.all_extension_numbers_response.base_type_name == "apache.rocketmq.v2.Message"
+    assert [answer.error_response.error_code for answer in nothing] == [5, 5, 5, 3]
