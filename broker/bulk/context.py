@@ -7,6 +7,7 @@ from typing import final
 import trio
 
 from commitbus.broker.bulk.arrivals import Arrivals
+from commitbus.broker.bulk.memory import keep_freed_memory
 from commitbus.broker.bulk.producers import Producers
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.durability import Durability
@@ -19,6 +20,7 @@ class BulkContext:
 
     def __init__(self, messaging: MessagingContext) -> None:
         """Begin to listen to the store; it tells the present trio run."""
+        keep_freed_memory()
         store = messaging.store
         token = trio.lowlevel.current_trio_token()
         self.messaging = messaging

@@ -34,7 +34,12 @@ _PLAIN_BYTES_MAX: Final = 3 * USER_PROPERTIES_MAX
 _NOT_CONTROL: Final = bytes(byte for byte in range(256) if 0x20 <= byte != 0x7F)
 _SEPARATORS: Final = b"\x01\x02"
 _EMPTY_NAME: Final = b"\x02\x01"
-_DOUBTFUL_VALUE: Final = re.compile(rb"\||(?:^|\x02)(?:TAGS|KEYS|UNIQ_KEY)\x01 *\x02")
+_DOUBTFUL_VALUES: Final = (
+    b"|",
+    *(name.encode() + end for name in (names.TAGS, names.KEYS, names.UNIQUE_KEY)
+      for end in (b"\x01\x02", b"\x01 ")),
+)  # fmt: skip
+"""What may not be in a tag, and a tag, key or unique key that may be blank."""
 _DOUBTFUL_TEXT: Final = re.compile("[^\\S ]|[\x80-\x9f]")
 """White space that is no space, and control characters that are no ASCII."""
 
@@ -117,22 +122,26 @@ def _are_plain(each: list[bytes], *, has_unique_keys: bool) -> bool:
     """Return whether nothing can be wrong with the properties, but that they are too many."""
     data = b"".join(each)
     separators = data.translate(None, _NOT_CONTROL)
-    if separators != _SEPARATORS * (len(separators) // 2):
+    if (
+        separators != _SEPARATORS * (len(separators) // 2)
+        # As separators alternate, a record that ends with one has whole properties.
+        or any(properties and properties[-1] != 2 for properties in each)
+        or data[:1] == b"\x01"
+        or _EMPTY_NAME in data
+        or any(doubtful in data for doubtful in _DOUBTFUL_VALUES)
+        or not (data.isascii() or _is_plain_text(data))
+    ):
         return False
-    # As separators alternate, a record that ends with one has whole properties.
-    if any(properties and properties[-1] != 2 for properties in each):
-        return False
-    if data[:1] == b"\x01" or _EMPTY_NAME in data or _DOUBTFUL_VALUE.search(data):
-        return False
-    if not data.isascii():
-        try:
-            text = data.decode()
-        except UnicodeDecodeError:
-            return False
-        if _DOUBTFUL_TEXT.search(text.replace("\x01", " ").replace("\x02", " ")):
-            return False
     used = set(data.replace(b"\x01", b"\x02").split(b"\x02")[::2])
     return used.isdisjoint(_REFUSED) and (has_unique_keys or names.UNIQUE_KEY.encode() not in used)
+
+
+def _is_plain_text(data: bytes) -> bool:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return False
+    return not _DOUBTFUL_TEXT.search(text.replace("\x01", " ").replace("\x02", " "))
 
 
 def _check_all(each: list[bytes], *, has_unique_keys: bool) -> None:

@@ -165,15 +165,16 @@ class Consumer:
         self.positions[batch.queue_id] = batch.next_offset
         self._ungranted_bytes += len(batch.records)
         if self._ungranted_bytes >= self._options.read_ahead_bytes // _GRANTS:
-            await self._grant()
+            self._grant()
+        # Nothing is awaited from here on: a batch that was taken must not be lost.
         return batch
 
-    async def _grant(self) -> None:
+    def _grant(self) -> None:
         """Let the broker send as much again as was taken; a new stream begins with all of it."""
         call, size, self._ungranted_bytes = self._call, self._ungranted_bytes, 0
         if call is not None:
             with suppress(RpcError):
-                await call.send(pb.FetchRequest(credit_bytes=size).SerializeToString())
+                call.send_now(pb.FetchRequest(credit_bytes=size).SerializeToString())
 
     async def _run(self) -> None:
         """Receive until the end, or until it is in vain."""

@@ -103,6 +103,7 @@ class Lane:
         self._link, self._options = link, options
         self._wake, self._on_failure = wake, on_failure
         self._batch_bytes = options.batch_bytes
+        self._buffer_bytes = options.buffer_bytes
         # Below: changed by any thread, under the lock.
         self._lock = threading.Lock()
         self._open = Batch()
@@ -135,10 +136,10 @@ class Lane:
         """
         size = len(body) + len(properties)
         with self._lock:
-            if self.buffered_bytes >= self._options.buffer_bytes:
+            if self.buffered_bytes >= self._buffer_bytes:
+                if self._closed:
+                    raise ClientClosedError
                 raise BufferFullError(self.topic, self.buffered_bytes)
-            if self._closed:
-                raise ClientClosedError
             batch = self._open
             if batch.size_bytes + size > self._batch_bytes or batch.count == RECORDS_MAX:
                 batch = self._seal()
@@ -157,9 +158,8 @@ class Lane:
 
     def wait_for_room(self) -> None:
         """Block until there is less in the buffer, or the producer is closed."""
-        limit = self._options.buffer_bytes
         with self._lock:
-            self._room.wait_for(lambda: self._closed or self.buffered_bytes < limit)
+            self._room.wait_for(lambda: self._closed or self.buffered_bytes < self._buffer_bytes)
 
     def _seal(self) -> Batch:
         """Under the lock: begin a new batch, if the open one has a message."""
@@ -172,6 +172,7 @@ class Lane:
         """Take no more messages; those who wait for room learn so."""
         with self._lock:
             self._closed = True
+            self._buffer_bytes = -1
             self._room.notify_all()
 
     # Everything below on the trio thread
@@ -295,7 +296,7 @@ class Lane:
 
     def _encode(self, batch: Batch) -> bytes:
         lengths, records = encode_frames(batch.parts)
-        return pb.AppendRequest(
+        request = pb.AppendRequest(
             batch=pb.AppendBatch(
                 sequence=batch.sequence,
                 queue_id=self._queue_id,
@@ -303,7 +304,8 @@ class Lane:
                 records=records,
                 born_ms=batch.born_ms,
             )
-        ).SerializeToString()
+        )
+        return request.SerializeToString()
 
     async def _receive_acks(self, call: ClientCall) -> NoReturn:
         while (response := await call.receive()) is not None:

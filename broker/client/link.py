@@ -8,6 +8,7 @@ from typing import Final, final
 import trio
 
 from commitbus.broker.address import join_host_port, split_host_port
+from commitbus.broker.bulk.memory import keep_freed_memory
 from commitbus.broker.client.errors import BrokerUnavailableError
 from commitbus.broker.rpc.call import RpcError
 from commitbus.broker.rpc.http2.client_connection import ClientConnection, connect
@@ -26,6 +27,7 @@ class Link:
         Raises:
             ValueError: `endpoint` is no such thing.
         """
+        keep_freed_memory()
         self._host, self._port = split_host_port(endpoint)
         self.endpoint = join_host_port(self._host, self._port)
         self._tls = tls

@@ -62,23 +62,33 @@ class ClientCall:
 
     # Sending
 
-    async def send(self, message: bytes) -> None:
-        """Queue a request; wait while too much waits for the network.
+    async def send(self, *pieces: bytes) -> None:
+        """Queue a request, given in pieces; wait while too much waits for the network.
 
         Raises:
             RpcError: the call is over.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        self._check_open()
-        self._engine.submit_data(self._stream_id, PREFIX.pack(0, len(message)))
-        self._engine.submit_data(self._stream_id, message)
-        self._flush_soon()
+        self.send_now(*pieces)
         if not self._has_room():
             with trio.move_on_at(self._deadline_s):
                 while not self._has_room() and not self._is_over:
                     self._room = trio.Event()
                     await self._room.wait()
             self._check_open()
+
+    def send_now(self, *pieces: bytes) -> None:
+        """Queue a request, given in pieces, without waiting: the caller bounds how many.
+
+        Raises:
+            RpcError: the call is over.
+        """
+        self._check_open()
+        submit, stream_id = self._engine.submit_data, self._stream_id
+        submit(stream_id, PREFIX.pack(0, sum(map(len, pieces))))
+        for piece in pieces:
+            submit(stream_id, piece)
+        self._flush_soon()
 
     def end_sending(self) -> None:
         """Say that no more requests follow."""

@@ -38,10 +38,10 @@ def topic(broker: Broker) -> str:
 def run() -> Callable[..., None]:
     """Run an async function of the test, with a limit to its time."""
 
-    def run(main: Callable[..., Awaitable[Any]], *arguments: object) -> None:
+    def run(main: Callable[[], Awaitable[Any]], within_s: float = WITHIN_S) -> None:
         async def limited() -> None:
-            with trio.fail_after(WITHIN_S):
-                await main(*arguments)
+            with trio.fail_after(within_s):
+                await main()
 
         trio.run(limited)
 

@@ -23,6 +23,8 @@ from commitbus.broker.store.check import check_store
 
 SERVE = "import sys; from commitbus.broker.cli.main import main; sys.exit(main())"
 KILLS = 4
+WITHIN_S = 240
+"""Starting a broker anew takes seconds on a machine that is busy."""
 TOPIC = "storm"
 QUEUE = 0
 # Small, so that logs roll and queues grow files between two kills.
@@ -106,14 +108,9 @@ class Storm:
         self._acknowledged.set()
 
     async def fetched(self) -> list[Message]:
-        """Return what is stored, and fail if it is more than was sent."""
-        messages: list[Message] = []
-        async with Consumer(self.victim.endpoint, TOPIC) as consumer:
-            while len(messages) < self.sent:
-                messages.append(await anext(consumer))
-            with trio.move_on_after(0.3):
-                raise AssertionError(f"one too many: {await anext(consumer)}")
-        return messages
+        """Return what is stored."""
+        async with Consumer(self.victim.endpoint, TOPIC, follow=False) as consumer:
+            return [message async for message in consumer]
 
 
 def body_of(number: int) -> bytes:
@@ -140,7 +137,7 @@ def test_every_message_is_stored_once_and_in_order(
         ]
 
     try:
-        run(main)
+        run(main, WITHIN_S)
     finally:
         victim.kill()
     assert check_store(victim.store).problems == []
