@@ -88,17 +88,19 @@ def _append(
     context.durability.check_room()
     queue_id = next_queue(context, topic)
     cluster = context.config.cluster_name
-    outgoing = [
-        to_outgoing(message, queue_id=queue_id, cluster=cluster, peer=call.peer, now_ms=now_ms)
-        for message in messages
-    ]
+    outgoing, body_bytes = [], 0
+    for message in messages:
+        one = to_outgoing(
+            message, queue_id=queue_id, cluster=cluster, peer=call.peer, now_ms=now_ms
+        )
+        outgoing.append(one)
+        body_bytes += len(one.body)
     # One message is the rule, and its append is the cheaper one.
     results = (
         [context.store.put(outgoing[0])]
         if len(outgoing) == 1
         else context.store.put_batch(outgoing)
     )
-    body_bytes = sum([len(message.body) for message in outgoing])
     context.counters.count_sent(topic.name, len(messages), body_bytes)
     return results
 
