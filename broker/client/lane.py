@@ -34,6 +34,7 @@ from commitbus.broker.client.errors import (
 from commitbus.broker.client.link import Link
 from commitbus.broker.client.options import ProducerOptions
 from commitbus.broker.client.receipt import OnDelivery, Receipt
+from commitbus.broker.client.requests import append_request
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.http2.client_call import ClientCall
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
@@ -266,7 +267,7 @@ class Lane:
 
     async def _send_batches(self, call: ClientCall) -> NoReturn:
         for batch in self._unacknowledged:
-            await call.send(self._encode(batch))
+            await call.send(*self._encode(batch))
         while True:
             while len(self._unacknowledged) >= self._options.in_flight_max:
                 await self.progress.wait()
@@ -275,7 +276,7 @@ class Lane:
             self._next_sequence += 1
             self._unacknowledged.append(batch)
             self._set_deadline()
-            await call.send(self._encode(batch))
+            await call.send(*self._encode(batch))
 
     async def _next_batch(self) -> Batch:
         """Return the next batch: a sealed one, or what there is of the open one after lingering."""
@@ -294,18 +295,15 @@ class Lane:
             with trio.move_on_after(max(0.0, wait_s)):
                 await self._work.wait()
 
-    def _encode(self, batch: Batch) -> bytes:
+    def _encode(self, batch: Batch) -> tuple[bytes, bytes]:
         lengths, records = encode_frames(batch.parts)
-        request = pb.AppendRequest(
-            batch=pb.AppendBatch(
-                sequence=batch.sequence,
-                queue_id=self._queue_id,
-                lengths=lengths,
-                records=records,
-                born_ms=batch.born_ms,
-            )
+        head = pb.AppendBatch(
+            sequence=batch.sequence,
+            queue_id=self._queue_id,
+            lengths=lengths,
+            born_ms=batch.born_ms,
         )
-        return request.SerializeToString()
+        return append_request(head, records)
 
     async def _receive_acks(self, call: ClientCall) -> NoReturn:
         while (response := await call.receive()) is not None:
