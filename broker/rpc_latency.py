@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Awaitable, Iterable
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any, Final, NamedTuple, final
 
@@ -12,7 +13,7 @@ import trio
 from google.protobuf.message import Message
 
 from commitbus.broker.rpc.call import Call, RpcError, Send
-from commitbus.broker.rpc.method import Method, MethodKind
+from commitbus.broker.rpc.method import Later, Method, MethodKind, Result
 
 LATENCY_BUCKETS_MS: Final = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
 """RocketMQ's, so that its dashboards compare."""
@@ -113,7 +114,7 @@ class _MethodLatency:
 def _timed_unary(method: Method, latency: _MethodLatency) -> Any:  # noqa: ANN401 - as Method
     handler: Any = method.handler
 
-    def timed(request: Message, call: Call) -> Message | Awaitable[Message]:
+    def timed(request: Message, call: Call) -> Message | Later | Awaitable[Message]:
         begin_s = perf_counter()
         try:
             response = handler(request, call)
@@ -124,7 +125,19 @@ def _timed_unary(method: Method, latency: _MethodLatency) -> Any:  # noqa: ANN40
         if isinstance(response, Message):
             latency.succeeded(begin_s, _code_of(response))
             return response
+        if isinstance(response, Later):
+            response.then(partial(settled, begin_s))
+            return response
         return finished(begin_s, response)
+
+    def settled(begin_s: float, result: Result) -> Message:
+        try:
+            message = result()
+        except Exception as error:
+            latency.failed(begin_s, 0, error)
+            raise
+        latency.succeeded(begin_s, _code_of(message))
+        return message
 
     async def finished(begin_s: float, response: Awaitable[Message]) -> Message:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
 from typing import Final, final
 
@@ -32,8 +33,9 @@ class Durability:
             needed: False where an append counts as stored at once (ASYNC_FLUSH).
         """
         self._watermark, self._needed = watermark, needed
-        # End offset, a number so that tasks are never compared, and the task until it is cancelled.
-        self._waiting: list[tuple[PhysicalOffset, int, list[trio.lowlevel.Task]]] = []
+        # End offset, a number so that functions are never compared, and what wakes who waits, until
+        # that is cancelled.
+        self._waiting: list[tuple[PhysicalOffset, int, list[Callable[[], None]]]] = []
         self._count = 0
         self._failure: StoreError | None = None
         self._lock = threading.Lock()
@@ -71,15 +73,36 @@ class Durability:
             return
         if self._failure is None:
             # The task itself instead of an event for it: half the cost of being woken.
-            waiter = [trio.lowlevel.current_task()]
-            self._count += 1
-            heappush(self._waiting, (end_offset, self._count, waiter))
+            task = trio.lowlevel.current_task()
+            wake = self.call_when_over(end_offset, partial(trio.lowlevel.reschedule, task))
 
             def give_up(_: object) -> trio.lowlevel.Abort:
-                waiter.clear()
+                wake.clear()
                 return trio.lowlevel.Abort.SUCCEEDED
 
             await trio.lowlevel.wait_task_rescheduled(give_up)
+        self.check(end_offset)
+
+    def call_when_over(
+        self, end_offset: PhysicalOffset, function: Callable[[], None]
+    ) -> list[Callable[[], None]]:
+        """Call a function once `check` knows; return a list that forgets it when it is cleared.
+
+        What a task each would cost more than the rest of the work for.
+        """
+        wake = [function]
+        self._count += 1
+        heappush(self._waiting, (end_offset, self._count, wake))
+        if self._failure is not None:
+            self._soon(self._release_all)
+        return wake
+
+    def check(self, end_offset: PhysicalOffset) -> None:
+        """Return if everything before `end_offset` is durable, after the wait for it.
+
+        Raises:
+            FlushFailedError: the flush failed; whether the bytes survive is unknown.
+        """
         if self._failure is not None and not self.reached(end_offset):
             raise self._failure.with_traceback(None)
 
@@ -105,7 +128,7 @@ class Durability:
 
     def _wake(self, end_offset: PhysicalOffset) -> None:
         """Wake all who wait for no more than `end_offset`."""
-        waiting, reschedule = self._waiting, trio.lowlevel.reschedule
+        waiting = self._waiting
         while waiting and waiting[0][0] <= end_offset:
-            for task in heappop(waiting)[2]:
-                reschedule(task)
+            for function in heappop(waiting)[2]:
+                function()

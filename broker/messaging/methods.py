@@ -13,12 +13,12 @@ from commitbus.broker.messaging import acks, dead_letters, receive, renewals, ro
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.status import REFUSALS, status_of
 from commitbus.broker.rpc.call import Call
-from commitbus.broker.rpc.method import Method, MethodKind
+from commitbus.broker.rpc.method import Later, Method, MethodKind, Result
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 
-UnaryHandler = Callable[[MessagingContext, Any, Call], Message | Awaitable[Message]]
+UnaryHandler = Callable[[MessagingContext, Any, Call], Message | Later | Awaitable[Message]]
 
 _UNARY: Final[Sequence[tuple[str, type[Message], type[Message], UnaryHandler]]] = (
     ("QueryRoute", pb.QueryRouteRequest, pb.QueryRouteResponse, route.query_route),
@@ -89,13 +89,25 @@ def _answer(
     response_type: type[Message],
     request: Message,
     call: Call,
-) -> Message | Awaitable[Message]:
+) -> Message | Later | Awaitable[Message]:
     """Serve one unary call; what is wrong with it becomes the status of the response."""
     try:
         answer = handler(context, request, call)
     except REFUSALS as error:
         return _refusal(response_type, error)
-    return answer if isinstance(answer, Message) else _awaited(answer, response_type)
+    if isinstance(answer, Message):
+        return answer
+    if isinstance(answer, Later):
+        answer.then(partial(_settled, response_type))
+        return answer
+    return _awaited(answer, response_type)
+
+
+def _settled(response_type: type[Message], result: Result) -> Message:
+    try:
+        return result()
+    except REFUSALS as error:
+        return _refusal(response_type, error)
 
 
 async def _awaited(answer: Awaitable[Message], response_type: type[Message]) -> Message:

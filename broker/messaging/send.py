@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 from typing import Final
 
 from commitbus.broker.messaging.context import MessagingContext
@@ -22,6 +23,7 @@ from commitbus.broker.messaging.validate import (
 )
 from commitbus.broker.metadata.topics import MessageType, TopicConfig
 from commitbus.broker.rpc.call import Call
+from commitbus.broker.rpc.method import Later
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.types import AppendResult
 
@@ -35,7 +37,7 @@ offsets. Parsing it takes half the time of setting its fields."""
 
 def send_message(
     context: MessagingContext, request: pb.SendMessageRequest, call: Call
-) -> pb.SendMessageResponse | Awaitable[pb.SendMessageResponse]:
+) -> pb.SendMessageResponse | Later | Awaitable[pb.SendMessageResponse]:
     """Store the messages of a request, all or none, and answer once they are durable.
 
     Raises:
@@ -55,10 +57,17 @@ def send_message(
     if topic is None:
         return _send_to_new_topic(context, name, messages, call)
     results = _append(context, topic, messages, call, now_ms)
-    # Without a wait there is no coroutine either: most sends of ASYNC_FLUSH end here.
-    if context.durability.reached(results[-1].end_offset):
+    durability, end_offset = context.durability, results[-1].end_offset
+    if durability.reached(end_offset):
         return _response(messages, results)
-    return _answer_when_durable(context, messages, results)
+    answer = Later()
+
+    def result() -> pb.SendMessageResponse:
+        durability.check(end_offset)
+        return _response(messages, results)
+
+    durability.call_when_over(end_offset, partial(answer.settle, result))
+    return answer
 
 
 async def _send_to_new_topic(
@@ -66,12 +75,6 @@ async def _send_to_new_topic(
 ) -> pb.SendMessageResponse:
     topic = await context.topic(name)
     results = _append(context, topic, messages, call, context.clock.now_ms())
-    return await _answer_when_durable(context, messages, results)
-
-
-async def _answer_when_durable(
-    context: MessagingContext, messages: list[pb.Message], results: list[AppendResult]
-) -> pb.SendMessageResponse:
     await context.durability.wait(results[-1].end_offset)
     return _response(messages, results)
 

@@ -1,8 +1,9 @@
 """The life of a call, whatever carries it: its handler, its cancel scope, its one outcome.
 
 A handler that need not wait is run by `begin` alone. One that must wait becomes an `Exchange`: a
-task with a scope that ends with the deadline, with the client, or with the server. The `Crew` knows
-all of them, so that a server that stops can wait for some and cancel the rest.
+task with a scope that ends with the deadline, with the client, or with the server; or no task, if
+the handler says that somebody will settle the answer later. The `Crew` knows all of them, so that a
+server that stops can wait for some and cancel the rest.
 
 Everything here belongs to trio's thread. Nothing here knows gRPC or HTTP/2.
 """
@@ -11,16 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from math import inf
-from typing import Any, Final, TypeVarTuple, cast, final
+from typing import Any, Final, cast, final
 
 import trio
 from google.protobuf.message import DecodeError, Message
 
 from commitbus.broker.rpc.call import Call, RpcError, StatusCode
-from commitbus.broker.rpc.method import Method, MethodKind
+from commitbus.broker.rpc.method import Later, Method, MethodKind, Result
 from commitbus.broker.rpc.outcome import deadline_exceeded, refusal, shutting_down
-
-Arguments = TypeVarTuple("Arguments")
 
 Outcome = bytes | RpcError | None
 """How a call ended: the one response, a status, or (after a response stream) nothing to add."""
@@ -45,8 +44,8 @@ def parse(method: Method, data: bytes | memoryview) -> Message | RpcError:
 
 def begin(
     method: Method, call: Call, arguments: tuple[Any, ...]
-) -> bytes | RpcError | Awaitable[object]:
-    """Call the handler; return the outcome if it is known at once, else what to await for it."""
+) -> bytes | RpcError | Later | Awaitable[object]:
+    """Call the handler; return the outcome if it is known at once, else what to wait for."""
     handler: Callable[..., object] = method.handler
     try:
         result = handler(*arguments)
@@ -56,7 +55,7 @@ def begin(
             _encode(method, result)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
         return refusal(error, call)
-    return cast("Awaitable[object]", result)
+    return cast("Later | Awaitable[object]", result)
 
 
 def _encode(method: Method, result: object) -> bytes:
@@ -67,9 +66,9 @@ def _encode(method: Method, result: object) -> bytes:
 
 @final
 class Exchange:
-    """A call whose handler must wait: a task, its scope, and the outcome it ends with."""
+    """A call whose handler must wait: its task and scope, if any, and the outcome it ends with."""
 
-    __slots__ = ("_call", "_crew", "_finish", "_method", "_scope", "_server_stops")
+    __slots__ = ("_call", "_crew", "_finish", "_is_over", "_method", "_scope", "_server_stops")
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class Exchange:
         self._method, self._call = method, call
         self._crew, self._finish = crew, finish
         self._scope: trio.CancelScope | None = None
-        self._server_stops = False
+        self._server_stops = self._is_over = False
 
     @property
     def is_unary(self) -> bool:
@@ -101,11 +100,15 @@ class Exchange:
         else:
             self.wait_for(answer)
 
-    def wait_for(self, answer: Awaitable[object]) -> None:
-        """Await what the handler returned in a task of its own."""
+    def wait_for(self, answer: Later | Awaitable[object]) -> None:
+        """Wait for what the handler returned, in a task of its own unless it does without."""
+        self._crew.add(self)
+        if isinstance(answer, Later):
+            answer.when_settled(self._settled)
+            return
         deadline_s = self._call.deadline_s
         self._scope = trio.CancelScope(deadline=inf if deadline_s is None else deadline_s)
-        self._crew.start(self, self._run, self._scope, answer)
+        self._crew.nursery.start_soon(self._run, self._scope, answer)
 
     def cancel(self) -> None:
         """Cancel the handler, because nobody waits for it any more."""
@@ -115,7 +118,19 @@ class Exchange:
     def dismiss(self) -> None:
         """Cancel the handler, because the server stops; the client is told so."""
         self._server_stops = True
-        self.cancel()
+        if self._scope is None:
+            self._end(shutting_down())
+        else:
+            self._scope.cancel()
+
+    def _settled(self, result: Result) -> None:
+        if self._is_over:
+            return
+        try:
+            outcome: Outcome = _encode(self._method, result())
+        except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
+            outcome = refusal(error, self._call)
+        self._end(outcome)
 
     async def _run(self, scope: trio.CancelScope, answer: Awaitable[object]) -> None:
         outcome: Outcome = _CUT_SHORT
@@ -132,8 +147,12 @@ class Exchange:
         except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
             outcome = refusal(error, self._call)
         finally:
-            self._crew.finished(self)
-            self._finish(outcome)
+            self._end(outcome)
+
+    def _end(self, outcome: Outcome) -> None:
+        self._is_over = True
+        self._crew.finished(self)
+        self._finish(outcome)
 
 
 @final
@@ -142,24 +161,18 @@ class Crew:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.dismissed = False
-        self._nursery = nursery
+        self.nursery = nursery
         self._running: set[Exchange] = set()
         self._unary_count = 0
         self._fewer = trio.Event()
 
-    def start(
-        self,
-        exchange: Exchange,
-        run: Callable[[*Arguments], Awaitable[None]],
-        *arguments: *Arguments,
-    ) -> None:
-        """Run a handler that must wait in a task of its own."""
+    def add(self, exchange: Exchange) -> None:
+        """Note that a handler must wait."""
         self._running.add(exchange)
         self._unary_count += exchange.is_unary
-        self._nursery.start_soon(run, *arguments)
 
     def finished(self, exchange: Exchange) -> None:
-        """Note that a handler's task has ended."""
+        """Note that a handler has ended."""
         self._running.discard(exchange)
         self._unary_count -= exchange.is_unary
         if self._unary_count == 0:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import Any, final
 
 from google.protobuf.message import Message
@@ -38,10 +39,43 @@ class MethodKind(Enum):
         return self in (MethodKind.SERVER_STREAM, MethodKind.BIDI)
 
 
+Result = Callable[[], Message]
+"""Returns the response, or raises what the handler would have raised. Called once."""
+
+
+@final
+class Later:
+    """The answer of a unary handler that waits for what ends many waits at once, such as a flush.
+
+    It does without a task, which would cost more than the rest of the call. Nothing cancels it: at
+    a deadline the client gives up by itself. On trio's thread only.
+    """
+
+    __slots__ = ("_finish", "_steps")
+
+    def __init__(self) -> None:
+        self._steps: list[Callable[[Result], Message]] = []
+        self._finish: Callable[[Result], None]
+
+    def then(self, step: Callable[[Result], Message]) -> None:
+        """Have the result passed through this, after the steps that were added before."""
+        self._steps.append(step)
+
+    def when_settled(self, finish: Callable[[Result], None]) -> None:
+        """Name the transport's function that takes the result. It may call it once or never."""
+        self._finish = finish
+
+    def settle(self, result: Result) -> None:
+        """Give the answer: once, and after the handler has returned."""
+        for step in self._steps:
+            result = partial(step, result)
+        self._finish(result)
+
+
 # The messages are `Any` here: each method has its own, and Python cannot name "of this method".
-UnaryHandler = Callable[[Any, Call], Message | Awaitable[Message]]
-"""Answers at once, or returns something to await when it must wait. A handler that does not wait
-runs without a task of its own, which is much cheaper."""
+UnaryHandler = Callable[[Any, Call], Message | Later | Awaitable[Message]]
+"""Answers at once, or returns what will have the answer when it must wait. A handler that does not
+need an await runs without a task of its own, which is much cheaper."""
 ServerStreamHandler = Callable[[Any, Call, Send], Awaitable[None]]
 ClientStreamHandler = Callable[[AsyncIterator[Any], Call], Awaitable[Message]]
 BidiHandler = Callable[[AsyncIterator[Any], Call, Send], Awaitable[None]]

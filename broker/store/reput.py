@@ -30,12 +30,13 @@ BATCH_RECORDS: Final = 8192
 """Records per step. What a step costs besides is shared among them: lock, wake-up, numpy calls, and
 behind a thread that computes without pause 5 ms each time that a kernel wants the interpreter back:
 with 2048 records reput could not follow 150,000 messages a second."""
-BUSY_RECORDS: Final = 8
+BUSY_RECORDS: Final = 3
 """A batch of so many says that messages come faster than one by one they could be dispatched."""
-GATHER_S: Final = 0.001
-"""How long the next batch is then let grow: a delay that is felt by nobody at such a rate."""
+GATHER_S: Final = 0.003
+"""How long the next batch is then let grow. A few records cost 20 us each, of an interpreter that
+the senders need, many a tenth of it."""
 MANY_RECORDS: Final = 256
-"""A batch of so many after a millisecond: the appending threads need the interpreter more."""
+"""A batch of so many says that the appending threads need the interpreter more still."""
 GATHER_MANY_S: Final = 0.005
 FULL_DISK_RETRY_S: Final = 1.0
 LEFT_UNINDEXED_BYTES: Final = 64 << 20

@@ -10,7 +10,7 @@ import trio
 from google.protobuf.message import Message
 
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
-from commitbus.broker.rpc.method import Method, MethodKind
+from commitbus.broker.rpc.method import Later, Method, MethodKind, Result
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.rpc_latency import RpcLatency, timed_methods
 
@@ -66,6 +66,37 @@ def test_a_handler_that_waits_is_counted_when_it_is_done() -> None:
         return pb.SendMessageResponse(status=pb.Status(code=pb.TOPIC_NOT_FOUND))
 
     assert trio.run(call, MethodKind.UNARY, handler) == [("Do", "40402", "false", "success")]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_an_answer_that_is_settled_later_is_counted_then(*, refused: bool) -> None:
+    """And not before; what it raises goes on to the transport."""
+
+    def result() -> Message:
+        if refused:
+            raise RpcError(StatusCode.ABORTED, "no")
+        return OK
+
+    latency, answer = RpcLatency(), Later()
+    timed = timed_handler(MethodKind.UNARY, lambda _request, _call: answer, latency)
+    assert timed(pb.SendMessageRequest(), CALL) is answer
+    assert latency.snapshot() == []
+    outcomes: list[Message | str] = []
+
+    def finish(given: Result) -> None:
+        try:
+            outcomes.append(given())
+        except RpcError as error:
+            outcomes.append(error.message)
+
+    answer.when_settled(finish)
+    answer.settle(result)
+    assert outcomes == ["no" if refused else OK]
+    assert [tuple(labels) for labels, _, _ in latency.snapshot()] == [
+        ("Do", "ABORTED", "false", "process_request_failed")
+        if refused
+        else ("Do", "20000", "false", "success")
+    ]
 
 
 def test_a_stream_is_counted_with_its_first_code() -> None:

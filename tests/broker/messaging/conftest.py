@@ -26,7 +26,7 @@ from commitbus.broker.metadata.progress_journal import JOURNAL_BYTES_MIN
 from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.rpc.call import Call
-from commitbus.broker.rpc.method import Method
+from commitbus.broker.rpc.method import Later, Method, Result
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
@@ -37,6 +37,16 @@ from commitbus.flush.policy import FlushPolicy
 EPOCH_MS = 1_800_000_000_000
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 PEER = "10.1.2.3:4567"
+
+
+async def settled(answer: Later) -> Message:
+    """Wait for an answer that needs no task."""
+    results: list[Result] = []
+    is_settled = trio.Event()
+    answer.when_settled(lambda result: (results.append(result), is_settled.set()))
+    await is_settled.wait()
+    (result,) = results
+    return result()
 
 
 @final
@@ -123,6 +133,8 @@ class Bus:
     async def unary(self, name: str, request: Message, call: Call | None = None) -> Any:
         handler: Any = self.methods[name].handler
         answer = handler(request, call or self.call())
+        if isinstance(answer, Later):
+            return await settled(answer)
         return answer if isinstance(answer, Message) else await answer
 
     async def send(self, *bodies: bytes, topic: str = "T", tag: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,26 @@ def test_a_flush_after_the_run_ended_wakes_nobody() -> None:
 
     trio.run(main)
     disk.durability.on_durable(PhysicalOffset(1))
+
+
+def test_a_function_is_called_when_the_wait_is_over_either_way() -> None:
+    """Once; not if it was forgotten; and `check` tells which way it went."""
+
+    async def scenario(disk: Disk, done: list[int], _: trio.Nursery) -> None:
+        durability = disk.durability
+        for end in (20, 10, 30):
+            durability.call_when_over(PhysicalOffset(end), partial(done.append, end))
+        durability.call_when_over(PhysicalOffset(15), partial(done.append, 15)).clear()
+        await disk.flush(20)
+        assert done == [10, 20]
+        durability.check(PhysicalOffset(20))
+        durability.on_failure(FlushFailedError(Path("log"), OSError()))
+        await trio.testing.wait_all_tasks_blocked()
+        assert done == [10, 20, 30]
+        with pytest.raises(FlushFailedError):
+            durability.check(PhysicalOffset(30))
+        durability.call_when_over(PhysicalOffset(40), partial(done.append, 40))
+        await trio.testing.wait_all_tasks_blocked()
+        assert done == [10, 20, 30, 40]
+
+    run(scenario)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from commitbus.broker.rpc.address import ListenError
-from commitbus.broker.rpc.call import Call
+from commitbus.broker.rpc.call import Call, RpcError, StatusCode
+from commitbus.broker.rpc.method import Later, Result
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 WAIT_S = 20.0
@@ -76,6 +78,77 @@ def test_a_drain_does_not_wait_beyond_its_grace(
     assert parked.left.is_set()
     with kit.refused(grpc.StatusCode.UNAVAILABLE):
         future.result(WAIT_S)
+
+
+class Settled:
+    """A handler whose answers are given by the test, from its own thread."""
+
+    def __init__(self) -> None:
+        self.answers: queue.Queue[tuple[trio.lowlevel.TrioToken, Later]] = queue.Queue()
+
+    def __call__(self, *_: object) -> Later:
+        """Be a unary handler."""
+        answer = Later()
+        self.answers.put((trio.lowlevel.current_trio_token(), answer))
+        return answer
+
+    def settle(self, result: Result) -> None:
+        """Give the answer to the oldest call."""
+        token, answer = self.answers.get(timeout=WAIT_S)
+        token.run_sync_soon(answer.settle, result)
+
+
+def test_an_answer_may_be_settled_later(kit: Kit, start_server: Start, connect: Connect) -> None:
+    """With a response, a status, or a mistake of ours; for a client that is gone, in vain."""
+    handler = Settled()
+    client = connect(start_server(kit.unary(handler)))
+    future = client.ask.future(kit.text("a"))
+    handler.settle(lambda: pb.RecallMessageResponse(message_id="late"))
+    assert future.result(WAIT_S).message_id == "late"
+
+    def refuse() -> pb.RecallMessageResponse:
+        raise RpcError(StatusCode.ABORTED, "no")
+
+    for result, code in ((refuse, grpc.StatusCode.ABORTED), (dict, grpc.StatusCode.INTERNAL)):
+        future = client.ask.future(kit.text("a"))
+        handler.settle(result)
+        with kit.refused(code):
+            future.result(WAIT_S)
+    future = client.ask.future(kit.text("a"), timeout=0.1)
+    with kit.refused(grpc.StatusCode.DEADLINE_EXCEEDED):
+        future.result(WAIT_S)
+    handler.settle(lambda: pb.RecallMessageResponse(message_id="nobody"))
+    future = client.ask.future(kit.text("a"))
+    handler.settle(lambda: pb.RecallMessageResponse(message_id="next"))
+    assert future.result(WAIT_S).message_id == "next"
+
+
+def test_a_drain_waits_for_what_is_settled_later(
+    kit: Kit, start_server: Start, connect: Connect
+) -> None:
+    """Within its grace, as for any unary call."""
+    handler = Settled()
+    server = start_server(kit.unary(handler), drain_grace_s=WAIT_S)
+    future = connect(server).ask.future(kit.text("a"))
+    token, answer = handler.answers.get(timeout=WAIT_S)
+    server.begin_stop()
+    token.run_sync_soon(answer.settle, lambda: pb.RecallMessageResponse(message_id="last"))
+    assert future.result(WAIT_S).message_id == "last"
+    server.stop()
+
+
+def test_a_drain_ends_what_is_never_settled(
+    kit: Kit, start_server: Start, connect: Connect
+) -> None:
+    """Whoever settles it after that does no harm."""
+    handler = Settled()
+    server = start_server(kit.unary(handler), kit.stream(kit.parked()), drain_grace_s=0.05)
+    future = connect(server).ask.future(kit.text("a"))
+    _, answer = handler.answers.get(timeout=WAIT_S)
+    server.stop()
+    with kit.refused(grpc.StatusCode.UNAVAILABLE):
+        future.result(WAIT_S)
+    answer.settle(lambda: pb.RecallMessageResponse(message_id="nobody"))
 
 
 def test_a_taken_port_is_a_clear_error(kit: Kit, start_server: Start, connect: Connect) -> None:
