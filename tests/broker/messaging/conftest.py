@@ -43,10 +43,14 @@ async def settled(answer: Later) -> Message:
     """Wait for an answer that needs no task."""
     results: list[Result] = []
     is_settled = trio.Event()
-    answer.when_settled(lambda result: (results.append(result), is_settled.set()))
+
+    def finish(result: Result) -> None:
+        results.append(result)
+        is_settled.set()
+
+    answer.when_settled(finish)
     await is_settled.wait()
-    (result,) = results
-    return result()
+    return results[0]()
 
 
 @final

@@ -109,7 +109,10 @@ def test_an_answer_may_be_settled_later(kit: Kit, start_server: Start, connect: 
     def refuse() -> pb.RecallMessageResponse:
         raise RpcError(StatusCode.ABORTED, "no")
 
-    for result, code in ((refuse, grpc.StatusCode.ABORTED), (dict, grpc.StatusCode.INTERNAL)):
+    def fail() -> pb.RecallMessageResponse:
+        raise KeyError("ours")
+
+    for result, code in ((refuse, grpc.StatusCode.ABORTED), (fail, grpc.StatusCode.INTERNAL)):
         future = client.ask.future(kit.text("a"))
         handler.settle(result)
         with kit.refused(code):
