@@ -33,6 +33,9 @@ class Arrivals:
 
     def on_arrival(self, arrivals: Sequence[Arrival]) -> None:
         """Note arrivals. Called on the store's reput thread."""
+        # Most of the time nobody follows. Who begins to wait now finds these when it looks.
+        if not self._waiting:
+            return
         with self._lock:
             self._arrived.update(arrival.topic for arrival in arrivals)
         self._token.run_sync_soon(self._wake, idempotent=True)

@@ -12,6 +12,7 @@ from commitbus.broker.bulk.producers import Producers
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.durability import Durability
 from commitbus.broker.store.message_store import MessageStore
+from commitbus.flush.policy import FlushMode
 
 
 @final
@@ -27,11 +28,13 @@ class BulkContext:
         self.producers = Producers(store, messaging.durability)
         self.arrivals = Arrivals(token)
         store.add_arrival_listener(self.arrivals.on_arrival)
-        self.on_disk = Durability(lambda: store.durable_watermark, needed=True)
+        self.on_disk = messaging.durability
         """For streams that ask for durable acknowledgements whatever the flush mode."""
-        self.on_disk.attach(token)
-        store.add_durable_listener(self.on_disk.on_durable)
-        store.add_failure_listener(self.on_disk.on_failure)
+        if store.flush_mode is not FlushMode.SYNC_FLUSH:
+            self.on_disk = Durability(lambda: store.durable_watermark, needed=True)
+            self.on_disk.attach(token)
+            store.add_durable_listener(self.on_disk.on_durable)
+            store.add_failure_listener(self.on_disk.on_failure)
 
     @property
     def store(self) -> MessageStore:

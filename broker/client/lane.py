@@ -10,7 +10,6 @@ a batch was refused: what was behind that one gets new numbers under a new id.
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 import secrets
@@ -33,7 +32,8 @@ from commitbus.broker.client.errors import (
 )
 from commitbus.broker.client.link import Link
 from commitbus.broker.client.options import ProducerOptions
-from commitbus.broker.client.receipt import OnDelivery, Receipt
+from commitbus.broker.client.outgoing import OutgoingBatch
+from commitbus.broker.client.receipt import OnDelivery
 from commitbus.broker.client.requests import append_request
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.http2.client_call import ClientCall
@@ -55,25 +55,6 @@ _FINAL: Final = {
 _RECORD: Final = re.compile(r"record (\d+): ")
 
 _clock: Final = SystemClock()
-_log: Final = logging.getLogger(__name__)
-
-
-@final
-class Batch:
-    """Messages that are stored together."""
-
-    __slots__ = ("born_ms", "count", "listeners", "parts", "sequence", "since_s", "size_bytes")
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        """Of each message its body, then its properties."""
-        self.listeners: list[tuple[int, OnDelivery]] = []
-        """By index of the message; of those that have one."""
-        self.count = self.size_bytes = 0
-        self.born_ms = 0
-        self.since_s = math.inf
-        """When its first message came, monotonic."""
-        self.sequence = -1
 
 
 @final
@@ -107,8 +88,8 @@ class Lane:
         self._buffer_bytes = options.buffer_bytes
         # Below: changed by any thread, under the lock.
         self._lock = threading.Lock()
-        self._open = Batch()
-        self._sealed: deque[Batch] = deque()
+        self._open = OutgoingBatch()
+        self._sealed: deque[OutgoingBatch] = deque()
         self.buffered_bytes = 0
         self.added = 0
         self._closed = False
@@ -116,7 +97,7 @@ class Lane:
         # Below: the trio thread's.
         self.settled = 0
         """Of the messages that were added, how many were stored or have failed."""
-        self._unacknowledged: deque[Batch] = deque()
+        self._unacknowledged: deque[OutgoingBatch] = deque()
         self._producer_id = secrets.token_bytes(16)
         self._next_sequence = 0
         self._resumes = False
@@ -162,11 +143,11 @@ class Lane:
         with self._lock:
             self._room.wait_for(lambda: self._closed or self.buffered_bytes < self._buffer_bytes)
 
-    def _seal(self) -> Batch:
+    def _seal(self) -> OutgoingBatch:
         """Under the lock: begin a new batch, if the open one has a message."""
         if self._open.count:
             self._sealed.append(self._open)
-            self._open = Batch()
+            self._open = OutgoingBatch()
         return self._open
 
     def close(self) -> None:
@@ -278,7 +259,7 @@ class Lane:
             self._set_deadline()
             await call.send(*self._encode(batch))
 
-    async def _next_batch(self) -> Batch:
+    async def _next_batch(self) -> OutgoingBatch:
         """Return the next batch: a sealed one, or what there is of the open one after lingering."""
         while True:
             self._work = trio.Event()
@@ -289,13 +270,13 @@ class Lane:
                 until_s = batch.since_s + self._options.linger_s
                 is_due = self._flushed_to > self.settled or until_s <= _clock.monotonic_s()
                 if batch.count and is_due:
-                    self._open = Batch()
+                    self._open = OutgoingBatch()
                     return batch
             wait_s = until_s - _clock.monotonic_s() if batch.count else math.inf
             with trio.move_on_after(max(0.0, wait_s)):
                 await self._work.wait()
 
-    def _encode(self, batch: Batch) -> tuple[bytes, bytes]:
+    def _encode(self, batch: OutgoingBatch) -> tuple[bytes, bytes]:
         lengths, records = encode_frames(batch.parts)
         head = pb.AppendBatch(
             sequence=batch.sequence,
@@ -311,10 +292,7 @@ class Lane:
                 if not self._unacknowledged or ack.sequence != self._unacknowledged[0].sequence:
                     raise RpcError(StatusCode.INTERNAL, "the broker acknowledged out of order")
                 batch = self._unacknowledged.popleft()
-                for index, listener in batch.listeners:
-                    offset = ack.first_queue_offset + index
-                    receipt = Receipt(self.topic, ack.queue_id, offset, ack.store_ms)
-                    _tell(listener, None, receipt)
+                batch.stored(self.topic, ack.queue_id, ack.first_queue_offset, ack.store_ms)
                 self._settle(batch)
             self._set_deadline()
         raise RpcError(StatusCode.UNAVAILABLE, "the broker ended the stream")
@@ -353,10 +331,8 @@ class Lane:
         match = _RECORD.search(error.message)
         index = int(match[1]) if match else -1
         if batch.count > 1 and 0 <= index < batch.count:
-            others = _without(batch, index)
-            refused = _only(batch, index)
-            self._unacknowledged.appendleft(others)
-            batch = refused
+            self._unacknowledged.appendleft(batch)
+            batch = batch.take_out(index)
         self._fail(deque([batch]), RefusedError.of(error))
         self._renumber()
 
@@ -368,47 +344,18 @@ class Lane:
             batch.sequence = sequence
         self._next_sequence = len(self._unacknowledged)
 
-    def _fail(self, batches: deque[Batch], error: ClientError) -> None:
+    def _fail(self, batches: deque[OutgoingBatch], error: ClientError) -> None:
         while batches:
             batch = batches.popleft()
-            for _, listener in batch.listeners:
-                _tell(listener, error, None)
+            batch.failed(error)
             if len(batch.listeners) < batch.count:
                 self._on_failure(error)
             self._settle(batch)
 
-    def _settle(self, batch: Batch) -> None:
+    def _settle(self, batch: OutgoingBatch) -> None:
         self.settled += batch.count
         self.progress.set()
         self.progress = trio.Event()
         with self._lock:
             self.buffered_bytes -= batch.size_bytes + batch.count * _MESSAGE_COST_BYTES
             self._room.notify_all()
-
-
-def _without(batch: Batch, index: int) -> Batch:
-    """Return a batch with all messages but one."""
-    others = Batch()
-    others.parts = batch.parts[: 2 * index] + batch.parts[2 * index + 2 :]
-    others.listeners = [(at - (at > index), told) for at, told in batch.listeners if at != index]
-    others.count = batch.count - 1
-    others.size_bytes = sum(map(len, others.parts))
-    others.born_ms, others.since_s = batch.born_ms, batch.since_s
-    return others
-
-
-def _only(batch: Batch, index: int) -> Batch:
-    """Return a batch with one of the messages."""
-    one = Batch()
-    one.parts = batch.parts[2 * index : 2 * index + 2]
-    one.listeners = [(0, told) for at, told in batch.listeners if at == index]
-    one.count = 1
-    one.size_bytes = sum(map(len, one.parts))
-    return one
-
-
-def _tell(listener: OnDelivery, error: ClientError | None, receipt: Receipt | None) -> None:
-    try:
-        listener(error, receipt)
-    except Exception:  # noqa: BLE001 - logged below, and no reason to stop sending
-        _log.exception("a delivery callback failed")
