@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 from bench import store_process
 from bench.broker import memory_idle, start_to_first_send, unary_send
+from bench.handlers import handlers
 from bench.measure import OURS, Benchmark, Row, clean_up_when_terminated, report, run_rounds
 from bench.peers.jvm import PeerMissingError
 from bench.peers.rocketmq_store import REMARK, RocketmqStore, ours_beside_pool
@@ -30,6 +31,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "lookup": look_up,
     "visible": append_to_visible,
     "store-memory": store_process.memory_idle,
+    "handlers": handlers,
     "send": unary_send,
     "start": start_to_first_send,
     "memory": memory_idle,

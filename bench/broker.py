@@ -16,6 +16,7 @@ from pathlib import Path
 from bench.load import SEND, generate, send_for, send_request, send_with_python, until_accepted
 from bench.measure import Row
 from bench.store_process import anonymous_megabytes
+from commitbus.broker.config import Transport
 
 IN_FLIGHT = (1, 16, 64)
 SECONDS = 3.0
@@ -65,31 +66,31 @@ def serve(store: Path, *, flush: str = "async", transport: str | None = None) ->
 
 
 @contextmanager
-def broker() -> Iterator[Server]:
+def broker(transport: str | None = None) -> Iterator[Server]:
     """Our broker on an empty store."""
     with (
         tempfile.TemporaryDirectory(prefix="commitbus-bench-") as directory,
-        serve(Path(directory) / "store") as server,
+        serve(Path(directory) / "store", transport=transport) as server,
     ):
         yield server
 
 
 def unary_send() -> list[Row]:
-    """Send 1 KB messages one by one with a fixed number of calls in flight."""
+    """Send 1 KB messages one by one over each transport, so many calls in flight."""
     rows: list[Row] = []
     send, client = (
         (send_with_go, "load from a Go client on the same cores")
         if shutil.which("go")
         else (send_with_python, "load from grpcio, as dear as the server: install Go")
     )
-    with broker() as server:
-        request = send_request(0)
-        for in_flight in IN_FLIGHT:
-            send(server.endpoint, request, in_flight, 0.5)
-            rate, p99_ms = send(server.endpoint, request, in_flight, SECONDS)
-            name = f"unary SendMessage, {in_flight} in flight"
-            note = f"1 KB, ASYNC_FLUSH; {client}"
-            rows += [(name, "msg/s", rate, note), (f"{name}, p99", "ms", p99_ms, note)]
+    request, note = send_request(0), f"1 KB, ASYNC_FLUSH; {client}"
+    for transport in Transport:
+        with broker(transport) as server:
+            for in_flight in IN_FLIGHT:
+                send(server.endpoint, request, in_flight, 0.5)
+                rate, p99_ms = send(server.endpoint, request, in_flight, SECONDS)
+                name = f"unary SendMessage over {transport}, {in_flight} in flight"
+                rows += [(name, "msg/s", rate, note), (f"{name}, p99", "ms", p99_ms, note)]
     return rows
 
 
