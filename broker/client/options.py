@@ -17,8 +17,9 @@ class ProducerOptions:
     the ones before it are on their way, which is enough when many tasks send."""
     batch_bytes: int = 256 * 1024
     """Of bodies and properties: a batch that has so many is sent without waiting."""
-    in_flight_max: int = 8
-    """Batches of a topic that are sent and not acknowledged, at most 64."""
+    in_flight_max: int = 32
+    """Batches of a topic that are sent and not acknowledged, at most 64. With SYNC_FLUSH one fsync
+    is for all that are at the broker."""
     buffer_bytes: int = 16 * 1024 * 1024
     """Of messages of a topic that are not acknowledged yet: beyond it producing waits."""
     delivery_timeout_s: float = 120.0
@@ -31,9 +32,10 @@ class ProducerOptions:
     """Whom to trust; plaintext without it."""
 
     def __post_init__(self) -> None:
-        assert 0 < self.in_flight_max <= 64, "the broker takes 1 to 64 batches at a time"
-        assert self.batch_bytes > 0, "a batch holds something"
-        assert self.buffer_bytes > 0, "a buffer holds something"
+        if not 0 < self.in_flight_max <= 64:
+            raise ValueError(f"in_flight_max is {self.in_flight_max}, not 1 to 64")
+        if self.batch_bytes <= 0 or self.buffer_bytes <= 0:
+            raise ValueError("batch_bytes and buffer_bytes must be more than 0")
 
 
 @final
@@ -43,8 +45,9 @@ class ConsumerOptions:
 
     read_ahead_bytes: int = 16 * 1024 * 1024
     """That the broker may send before they are taken."""
-    slice_bytes: int = 1024 * 1024
-    """Of a batch; a longer message is a batch of its own. At most 4 MiB."""
+    slice_bytes: int = 512 * 1024
+    """Of a batch: smaller ones cost more calls, larger ones leave the processor's cache. At most 4
+    MiB; a longer message is a batch of its own."""
     connect_timeout_s: float = 10.0
     """For the first connection to stand."""
     reconnect_timeout_s: float = 120.0
@@ -53,4 +56,5 @@ class ConsumerOptions:
     """Whom to trust; plaintext without it."""
 
     def __post_init__(self) -> None:
-        assert self.read_ahead_bytes > 0, "without credit nothing comes"
+        if self.read_ahead_bytes <= 0 or self.slice_bytes <= 0:
+            raise ValueError("read_ahead_bytes and slice_bytes must be more than 0")

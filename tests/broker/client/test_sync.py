@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -93,3 +94,16 @@ def test_an_exception_does_not_wait_for_what_was_produced(broker: Broker, topic:
 
     with pytest.raises(KeyError):
         fail()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ProducerOptions(in_flight_max=65),
+        lambda: ProducerOptions(batch_bytes=0),
+        lambda: ConsumerOptions(read_ahead_bytes=0),
+    ],
+)
+def test_options_that_cannot_work_are_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match="must be more than 0|not 1 to 64"):
+        make()
