@@ -105,5 +105,5 @@ def test_an_exception_does_not_wait_for_what_was_produced(broker: Broker, topic:
     ],
 )
 def test_options_that_cannot_work_are_refused(make: Callable[[], object]) -> None:
-    with pytest.raises(ValueError, match="must be more than 0|not 1 to 64"):
+    with pytest.raises(ValueError, match=r"must be more than 0|not 1 to 64"):
         make()
