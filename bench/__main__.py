@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 from bench import store_process
 from bench.broker import memory_idle, start_to_first_send, unary_send
+from bench.bulk import bulk_awaited, bulk_streams
 from bench.handlers import handlers
 from bench.measure import OURS, Benchmark, Row, clean_up_when_terminated, report, run_rounds
 from bench.peers.jvm import PeerMissingError
@@ -33,6 +34,8 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "store-memory": store_process.memory_idle,
     "handlers": handlers,
     "send": unary_send,
+    "bulk": bulk_streams,
+    "bulk-awaited": bulk_awaited,
     "start": start_to_first_send,
     "memory": memory_idle,
 }

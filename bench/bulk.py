@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -65,10 +66,10 @@ def bulk_awaited() -> list[Row]:
     return rows
 
 
-def seconds_of(work: object, endpoint: str) -> float:
+def seconds_of(work: Callable[[str], Awaitable[None]], endpoint: str) -> float:
     """Run an async function and return how long it took."""
     start = time.perf_counter()
-    trio.run(work, endpoint)  # type: ignore[arg-type] # an async function of one argument
+    trio.run(work, endpoint)
     return time.perf_counter() - start
 
 
