@@ -35,6 +35,8 @@ BUSY_RECORDS: Final = 3
 GATHER_S: Final = 0.003
 """How long the next batch is then let grow. A few records cost 20 us each, of an interpreter that
 the senders need, many a tenth of it."""
+GATHERED_RECORDS: Final = 8
+"""Fewer than this in that time do not pay for the delay: the next are dispatched as they come."""
 MANY_RECORDS: Final = 256
 """A batch of so many says that the appending threads need the interpreter more still."""
 GATHER_MANY_S: Final = 0.005
@@ -116,7 +118,7 @@ class Reput:
         self.wake: Final = self._bell.ring
         """Says that the confirm offset may have moved. Returns at once, from any thread."""
         self._stopping = False
-        self._batch_count = 0
+        self._batch_count, self._has_gathered = 0, False
         self.full_disk: DiskFullError | None = None
         """Why the queues stand still until there is room on the disk, None while they do not."""
         self._caught_up = threading.Condition()
@@ -195,7 +197,9 @@ class Reput:
         A step costs half a millisecond of the interpreter that the appending threads need; without
         this, a reput that keeps up would take a step for every few messages.
         """
-        if BUSY_RECORDS <= self._batch_count < BATCH_RECORDS and not self._stopping:
+        least = GATHERED_RECORDS if self._has_gathered else BUSY_RECORDS
+        self._has_gathered = least <= self._batch_count < BATCH_RECORDS and not self._stopping
+        if self._has_gathered:
             time.sleep(GATHER_S if self._batch_count < MANY_RECORDS else GATHER_MANY_S)
 
     def _fill_queues(self) -> bool:
