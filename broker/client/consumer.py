@@ -23,7 +23,6 @@ from commitbus.broker.client.link import Link
 from commitbus.broker.client.options import ConsumerOptions
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.http2.client_call import ClientCall
-from commitbus.broker.rpc.http2.client_connection import ClientConnection
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 
 Begin: TypeAlias = 'Literal["earliest", "latest"] | datetime | Mapping[int, int]'
@@ -114,7 +113,7 @@ class Consumer:
         self._nursery = await self._manager.__aenter__()
         self._nursery.start_soon(self._link.run)
         try:
-            await self._link.wait_connected(self._options.connect_timeout_s)
+            await self._link.connection_within(self._options.connect_timeout_s)
         except BaseException:
             await self._end()
             raise
@@ -180,7 +179,7 @@ class Consumer:
         """Receive until the end, or until it is in vain."""
         while not self._has_ended and self._failure is None:
             try:
-                connection = await self._connection()
+                connection = await self._link.connection_within(self._options.reconnect_timeout_s)
                 async with connection.call(FETCH) as self._call:
                     await self._receive(self._call)
             except RpcError as error:
@@ -192,10 +191,6 @@ class Consumer:
                 self._failure = error
             self._call = None
         self._arrived.set()
-
-    async def _connection(self) -> ClientConnection:
-        await self._link.wait_connected(self._options.reconnect_timeout_s)
-        return await self._link.connection()
 
     async def _receive(self, call: ClientCall) -> None:
         """Receive what one stream sends."""

@@ -63,13 +63,12 @@ class Link:
             # It was lost; `run` takes it away in its next turn.
             await trio.lowlevel.checkpoint()
 
-    async def wait_connected(self, timeout_s: float) -> None:
-        """Return once there is a connection.
+    async def connection_within(self, timeout_s: float) -> ClientConnection:
+        """Return the connection as soon as there is one.
 
         Raises:
             BrokerUnavailableError: there is none in time.
         """
         with trio.move_on_after(timeout_s):
-            await self.connection()
-            return
+            return await self.connection()
         raise BrokerUnavailableError(self.endpoint, self.failure)

@@ -59,7 +59,7 @@ class Producer:
         self._nursery = await self._manager.__aenter__()
         self._nursery.start_soon(self._link.run)
         try:
-            await self._link.wait_connected(self._options.connect_timeout_s)
+            await self._link.connection_within(self._options.connect_timeout_s)
         except BaseException:
             await self._end()
             raise
