@@ -108,15 +108,7 @@ class Consumer:
         Raises:
             BrokerUnavailableError: The broker cannot be reached in time.
         """
-        # Only here: a client may be made before trio runs.
-        self._manager = trio.open_nursery()
-        self._nursery = await self._manager.__aenter__()
-        self._nursery.start_soon(self._link.run)
-        try:
-            await self._link.connection_within(self._options.connect_timeout_s)
-        except BaseException:
-            await self._end()
-            raise
+        self._nursery = await self._link.open(self._options.connect_timeout_s)
         self._nursery.start_soon(self._run)
         return self
 
@@ -127,7 +119,8 @@ class Consumer:
         traceback: TracebackType | None,
     ) -> None:
         """Disconnect."""
-        await self._end()
+        self._nursery = None
+        await self._link.close()
 
     def __aiter__(self) -> Self:
         return self
@@ -215,12 +208,6 @@ class Consumer:
                 self._received.append(batch)
                 self._arrived.set()
         self._has_ended = True
-
-    async def _end(self) -> None:
-        assert self._nursery is not None, "it was entered"
-        self._nursery.cancel_scope.cancel()
-        self._nursery = None
-        await self._manager.__aexit__(None, None, None)
 
 
 def _queues(begin: Begin) -> list[pb.QueuePosition]:

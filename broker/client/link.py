@@ -19,7 +19,7 @@ _BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 @final
 class Link:
-    """One connection at a time, for all calls of a client."""
+    """One connection at a time for all calls of a client, and the nursery that its tasks run in."""
 
     def __init__(self, endpoint: str, tls: ssl.SSLContext | None) -> None:
         """Name the broker as `host:port`.
@@ -36,8 +36,29 @@ class Link:
         self.failure = "no attempt to connect was made"
         """Why the last attempt failed."""
 
-    async def run(self) -> None:
-        """Keep a connection until cancelled."""
+    async def open(self, timeout_s: float) -> trio.Nursery:
+        """Connect; return a nursery for tasks, which `close` ends.
+
+        Raises:
+            BrokerUnavailableError: there is no connection in time.
+        """
+        # Only here: a client may be made before trio runs.
+        self._manager = trio.open_nursery()
+        self._nursery = await self._manager.__aenter__()
+        self._nursery.start_soon(self._keep_connected)
+        try:
+            await self.connection_within(timeout_s)
+        except BaseException:
+            await self.close()
+            raise
+        return self._nursery
+
+    async def close(self) -> None:
+        """Cancel all tasks and disconnect."""
+        self._nursery.cancel_scope.cancel()
+        await self._manager.__aexit__(None, None, None)
+
+    async def _keep_connected(self) -> None:
         failures = 0
         while True:
             try:
@@ -60,7 +81,7 @@ class Link:
             await self._connected.wait()
             if self._connection is not None and self._connection.is_usable:
                 return self._connection
-            # It was lost; `run` takes it away in its next turn.
+            # It was lost; `_keep_connected` takes it away in its next turn.
             await trio.lowlevel.checkpoint()
 
     async def connection_within(self, timeout_s: float) -> ClientConnection:

@@ -54,15 +54,7 @@ class Producer:
         Raises:
             BrokerUnavailableError: The broker cannot be reached in time.
         """
-        # Only here: a client may be made before trio runs.
-        self._manager = trio.open_nursery()
-        self._nursery = await self._manager.__aenter__()
-        self._nursery.start_soon(self._link.run)
-        try:
-            await self._link.connection_within(self._options.connect_timeout_s)
-        except BaseException:
-            await self._end()
-            raise
+        self._nursery = await self._link.open(self._options.connect_timeout_s)
         return self
 
     async def __aexit__(
@@ -76,7 +68,8 @@ class Producer:
             if error is None:
                 await self.flush()
         finally:
-            await self._end()
+            self._nursery = None
+            await self._link.close()
 
     async def send(
         self,
@@ -192,12 +185,6 @@ class Producer:
     def _note_failure(self, error: ClientError) -> None:
         if self._failure is None:
             self._failure = error
-
-    async def _end(self) -> None:
-        assert self._nursery is not None, "it was entered"
-        self._nursery.cancel_scope.cancel()
-        self._nursery = None
-        await self._manager.__aexit__(None, None, None)
 
 
 def _now(work: Callable[[], object]) -> None:

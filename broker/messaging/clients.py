@@ -54,11 +54,6 @@ class Client:
     gone_at_s: float = 0.0
     """On the monotonic clock: a step of the wall clock says nothing about who lives."""
 
-    @property
-    def is_consumer(self) -> bool:
-        """Whether it receives messages."""
-        return bool(self.group)
-
 
 @final
 class Streaming:

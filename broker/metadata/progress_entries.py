@@ -36,7 +36,6 @@ _DELIVER: Final = Struct(">qqqBH")
 _RUN: Final = Struct(">qH")
 _CHANGE: Final = Struct(">qqqB")
 _OFFSET: Final = Struct(">q")
-OFFSET_MAX: Final = 2**63 - 1
 
 
 @final

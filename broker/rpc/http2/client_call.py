@@ -130,10 +130,6 @@ class ClientCall:
                 await self._arrived.wait()
         return message
 
-    def receive_now(self) -> bytes | None:
-        """Return the next response if it is here already, else None."""
-        return self._take()
-
     def _take(self) -> bytes | None:
         """Return the next message that is complete, and let the server send as much again."""
         try:
