@@ -247,7 +247,8 @@ class Lane:
         raise failures[0]
 
     async def _send_batches(self, call: ClientCall) -> NoReturn:
-        for batch in self._unacknowledged:
+        # A copy: the first of them are acknowledged while the last are still sent.
+        for batch in tuple(self._unacknowledged):
             await call.send(*self._encode(batch))
         while True:
             while len(self._unacknowledged) >= self._options.in_flight_max:

@@ -246,6 +246,27 @@ def test_what_a_lost_connection_carried_is_stored_once(
     run(main)
 
 
+def test_more_than_can_be_sent_at_once_is_sent_again(run: Run, broker: Broker, topic: str) -> None:
+    """While the first of it is acknowledged, the last of it has not left yet."""
+    bodies = [b"%04d" % number * 25_000 for number in range(100)]
+
+    async def main() -> None:
+        options = ProducerOptions(batch_bytes=200_000)
+        async with cutting_proxy(broker.endpoint) as proxy:
+            async with Producer(proxy.endpoint, options) as producer:
+                proxy.cut_after_bytes = 3_000_000
+                for body in bodies:
+                    await producer.produce(body, topic=topic, queue_id=0)
+                while proxy.connections < 2:
+                    await trio.sleep(0.01)
+                proxy.cut_after_bytes = None
+            assert proxy.connections > 1
+        messages = await stored(broker.endpoint, topic, len(bodies))
+        assert [message.body for message in messages] == bodies
+
+    run(main)
+
+
 def test_a_restart_of_the_broker_loses_and_doubles_nothing(run: Run, store: Path) -> None:
     async def main() -> None:
         receipts: Counter[bytes] = Counter()
