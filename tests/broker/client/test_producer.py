@@ -257,8 +257,7 @@ def test_more_than_can_be_sent_at_once_is_sent_again(run: Run, broker: Broker, t
                 proxy.cut_after_bytes = 3_000_000
                 for body in bodies:
                     await producer.produce(body, topic=topic, queue_id=0)
-                while proxy.connections < 2:
-                    await trio.sleep(0.01)
+                await trio.sleep(0.3)
                 proxy.cut_after_bytes = None
             assert proxy.connections > 1
         messages = await stored(broker.endpoint, topic, len(bodies))
