@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple, final
 import trio
 from google.protobuf.message import Message
 
-from commitbus.broker.rpc.call import Call, RpcError, Send
+from commitbus.broker.rpc.call import Call, Response, RpcError, Send
 from commitbus.broker.rpc.method import Later, Method, MethodKind, Result
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 LATENCY_BUCKETS_MS: Final = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
 """RocketMQ's, so that its dashboards compare."""
@@ -114,7 +115,7 @@ class _MethodLatency:
 def _timed_unary(method: Method, latency: _MethodLatency) -> Any:  # noqa: ANN401 - as Method
     handler: Any = method.handler
 
-    def timed(request: Message, call: Call) -> Message | Later | Awaitable[Message]:
+    def timed(request: Message, call: Call) -> Response | Later | Awaitable[Response]:
         begin_s = perf_counter()
         try:
             response = handler(request, call)
@@ -122,7 +123,7 @@ def _timed_unary(method: Method, latency: _MethodLatency) -> Any:  # noqa: ANN40
             latency.failed(begin_s, 0, error)
             raise
         # A handler that need not wait stays one: the transport serves it without a task.
-        if isinstance(response, Message):
+        if isinstance(response, Message | bytes):
             latency.succeeded(begin_s, _code_of(response))
             return response
         if isinstance(response, Later):
@@ -130,7 +131,7 @@ def _timed_unary(method: Method, latency: _MethodLatency) -> Any:  # noqa: ANN40
             return response
         return finished(begin_s, response)
 
-    def settled(begin_s: float, result: Result) -> Message:
+    def settled(begin_s: float, result: Result) -> Response:
         try:
             message = result()
         except Exception as error:
@@ -139,7 +140,7 @@ def _timed_unary(method: Method, latency: _MethodLatency) -> Any:  # noqa: ANN40
         latency.succeeded(begin_s, _code_of(message))
         return message
 
-    async def finished(begin_s: float, response: Awaitable[Message]) -> Message:
+    async def finished(begin_s: float, response: Awaitable[Response]) -> Response:
         try:
             message = await response
         except BaseException as error:
@@ -178,13 +179,16 @@ class _NotingSend:
     def __init__(self, send: Send) -> None:
         self._send, self.code = send, 0
 
-    def send(self, message: Message) -> Awaitable[None]:
-        """Send a response."""
-        self.code = self.code or _code_of(message)
-        return self._send(message)
+    def send(self, *responses: Response) -> Awaitable[None]:
+        """Send responses."""
+        for response in responses:
+            self.code = self.code or _code_of(response)
+        return self._send(*responses)
 
 
-def _code_of(response: Message) -> int:
+def _code_of(response: Response) -> int:
     """Return the code of the response's status; 0 without one."""
+    if isinstance(response, bytes):
+        return pb.OK
     status = getattr(response, "status", None)
     return status.code if status is not None else 0

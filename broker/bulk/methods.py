@@ -9,6 +9,7 @@ from commitbus.broker.bulk.context import BulkContext
 from commitbus.broker.bulk.fetch import fetch
 from commitbus.broker.bulk.paths import APPEND, FETCH
 from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 
@@ -23,6 +24,7 @@ def bulk_methods(messaging: MessagingContext) -> list[Method]:
             pb.AppendRequest,
             pb.AppendResponse,
             partial(append, context),
+            MAX_MESSAGE_BYTES,
         ),
         Method(
             FETCH,

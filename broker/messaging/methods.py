@@ -12,13 +12,14 @@ from google.protobuf.message import Message
 from commitbus.broker.messaging import acks, dead_letters, receive, renewals, route, send, telemetry
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.status import REFUSALS, status_of
-from commitbus.broker.rpc.call import Call
+from commitbus.broker.rpc.call import Call, Response
+from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES, REQUEST_BYTES_MAX
 from commitbus.broker.rpc.method import Later, Method, MethodKind, Result
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 
-UnaryHandler = Callable[[MessagingContext, Any, Call], Message | Later | Awaitable[Message]]
+UnaryHandler = Callable[[MessagingContext, Any, Call], Response | Later | Awaitable[Response]]
 
 _UNARY: Final[Sequence[tuple[str, type[Message], type[Message], UnaryHandler]]] = (
     ("QueryRoute", pb.QueryRouteRequest, pb.QueryRouteResponse, route.query_route),
@@ -61,6 +62,8 @@ def messaging_methods(context: MessagingContext) -> list[Method]:
             request_type=request_type,
             response_type=response_type,
             handler=partial(_answer, context, handler, response_type),
+            # A batch of messages may be large, nothing else.
+            max_request_bytes=MAX_MESSAGE_BYTES if name == "SendMessage" else REQUEST_BYTES_MAX,
         )
         for name, request_type, response_type, handler in _UNARY
     ]
@@ -89,13 +92,13 @@ def _answer(
     response_type: type[Message],
     request: Message,
     call: Call,
-) -> Message | Later | Awaitable[Message]:
+) -> Response | Later | Awaitable[Response]:
     """Serve one unary call; what is wrong with it becomes the status of the response."""
     try:
         answer = handler(context, request, call)
     except REFUSALS as error:
         return _refusal(response_type, error)
-    if isinstance(answer, Message):
+    if isinstance(answer, Message | bytes):
         return answer
     if isinstance(answer, Later):
         answer.then(partial(_settled, response_type))
@@ -103,14 +106,14 @@ def _answer(
     return _awaited(answer, response_type)
 
 
-def _settled(response_type: type[Message], result: Result) -> Message:
+def _settled(response_type: type[Message], result: Result) -> Response:
     try:
         return result()
     except REFUSALS as error:
         return _refusal(response_type, error)
 
 
-async def _awaited(answer: Awaitable[Message], response_type: type[Message]) -> Message:
+async def _awaited(answer: Awaitable[Response], response_type: type[Message]) -> Response:
     try:
         return await answer
     except REFUSALS as error:

@@ -24,8 +24,8 @@ from typing import Any, Self, TypeVarTuple, final
 import trio
 from google.protobuf.message import Message
 
-from commitbus.broker.rpc.call import RpcError, StatusCode
-from commitbus.broker.rpc.exchange import MESSAGE_COST_BYTES, SEND_WINDOW_BYTES
+from commitbus.broker.rpc.call import Response, RpcError, StatusCode
+from commitbus.broker.rpc.exchange import MESSAGE_COST_BYTES, SEND_WINDOW_BYTES, encoded
 
 Arguments = TypeVarTuple("Arguments")
 
@@ -74,8 +74,8 @@ class Outlet:
         self._room: trio.Event | None = None
         self._closed = False
 
-    async def send(self, message: Message) -> None:
-        """Give the next response to the transport, and wait until there is room for another.
+    async def send(self, *responses: Response) -> None:
+        """Give the next responses to the transport, and wait until there is room for another.
 
         Raises:
             RpcError: the call is over; whoever kept this function beyond it learns so.
@@ -83,9 +83,10 @@ class Outlet:
         # Even a handler that never waits must notice that it is cancelled.
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
-        data = message.SerializeToString()
-        self._pending_bytes += cost_bytes(data)
-        self._to_loop.put(self._write, data)
+        for response in responses:
+            data = encoded(response)
+            self._pending_bytes += cost_bytes(data)
+            self._to_loop.put(self._write, data)
         while self._pending_bytes >= SEND_WINDOW_BYTES:
             if self._room is None:
                 self._room = trio.Event()
@@ -128,9 +129,9 @@ class Inlet:
         """`read_on` runs on the loop's thread; it lets the transport read the next request."""
         self._to_loop, self._read_on = to_loop, read_on
         self._arrived = trio.Event()
-        self._item: Message | RpcError | None = None
+        self._item: Message | bytes | RpcError | None = None
 
-    def deliver(self, item: Message | RpcError | None) -> None:
+    def deliver(self, item: Message | bytes | RpcError | None) -> None:
         """Take the next request; an error, or None for the end of the stream, is the last."""
         assert not self._arrived.is_set(), "the transport read more than it was asked for"
         self._item = item
@@ -139,7 +140,7 @@ class Inlet:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message | bytes:
         await self._arrived.wait()
         if self._item is None:
             raise StopAsyncIteration

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import final
+from typing import Protocol, final
 
 from google.protobuf.message import Message
 
 CLIENT_ID_HEADER = "x-mq-client-id"
 
-Send = Callable[[Message], Awaitable[None]]
-"""Gives the next message of a response stream to the transport; waits while the client is slow."""
+Response = Message | bytes
+"""A response, or its bytes where a handler encodes by itself: only what has succeeded."""
+
+
+class Send(Protocol):
+    """Gives the next responses of a stream to the transport."""
+
+    def __call__(self, *responses: Response) -> Awaitable[None]:
+        """Queue them, to be written together; wait while the client is slow."""
 
 
 @final

@@ -6,6 +6,8 @@ from typing import Final
 
 MAX_MESSAGE_BYTES: Final = 130 * 1024 * 1024
 """RocketMQ's limit for one request message."""
+REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
+"""What of it a method takes unless it asks for more; gRPC's own default."""
 CONCURRENT_CALLS_MAX: Final = 20_000
 """Parked ones counted: with grpcio each costs 20 KB, so this many 400 MB; on trio a third of it."""
 DRAIN_GRACE_S: Final = 1.0

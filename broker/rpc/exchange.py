@@ -17,7 +17,7 @@ from typing import Any, Final, cast, final
 import trio
 from google.protobuf.message import DecodeError, Message
 
-from commitbus.broker.rpc.call import Call, RpcError, StatusCode
+from commitbus.broker.rpc.call import Call, Response, RpcError, StatusCode
 from commitbus.broker.rpc.method import Later, Method, MethodKind, Result
 from commitbus.broker.rpc.outcome import deadline_exceeded, refusal, shutting_down
 
@@ -33,8 +33,10 @@ _CUT_SHORT: Final = shutting_down()
 """The outcome of every call until it has another: one for all, since thousands may wait."""
 
 
-def parse(method: Method, data: bytes | memoryview) -> Message | RpcError:
-    """Return the request, or the status for bytes that are none."""
+def parse(method: Method, data: bytes | memoryview) -> Message | bytes | RpcError:
+    """Return the request as the handler takes it, or the status for bytes that are none."""
+    if method.request_type is None:
+        return bytes(data)
     try:
         # The stubs know bytes only; the parser takes any buffer.
         return method.request_type.FromString(cast("bytes", data))
@@ -49,10 +51,8 @@ def begin(
     handler: Callable[..., object] = method.handler
     try:
         result = handler(*arguments)
-        if isinstance(result, method.response_type):
+        if isinstance(result, Message | bytes):
             return _encode(method, result)
-        if isinstance(result, Message):
-            _encode(method, result)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
         return refusal(error, call)
     return cast("Later | Awaitable[object]", result)
@@ -60,8 +60,15 @@ def begin(
 
 def _encode(method: Method, result: object) -> bytes:
     assert not method.kind.streams_responses, f"{method.path} sends its responses, returns none"
+    if isinstance(result, bytes):
+        return result
     assert isinstance(result, method.response_type), f"{method.path} returned {type(result)}"
     return result.SerializeToString()
+
+
+def encoded(response: Response) -> bytes:
+    """Return the bytes of a response in a stream."""
+    return response if isinstance(response, bytes) else response.SerializeToString()
 
 
 @final

@@ -22,6 +22,7 @@ from commitbus.broker.rpc.bridge import Hop, Inlet, Outlet, cost_bytes
 from commitbus.broker.rpc.call import Call, RpcError, StatusCode
 from commitbus.broker.rpc.exchange import SEND_WINDOW_BYTES, Crew, Exchange, Outcome, parse
 from commitbus.broker.rpc.method import Method, MethodKind
+from commitbus.broker.rpc.outcome import too_large
 
 GrpcMethods: TypeAlias = "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -92,13 +93,13 @@ class CallCarrier:
             server.add_generic_rpc_handlers([generic])
 
     async def _unary(self, method: Method, data: bytes, context: Context) -> bytes:
-        request = parse(method, data)
+        request = request_of(method, data)
         if isinstance(request, RpcError):
             await abort(context, request)
         return await self._one_response(method, request, context)
 
     async def _server_stream(self, method: Method, data: bytes, context: Context) -> None:
-        request = parse(method, data)
+        request = request_of(method, data)
         if isinstance(request, RpcError):
             await abort(context, request)
         await self._many_responses(method, request, context)
@@ -118,7 +119,7 @@ class CallCarrier:
             reader.cancel()
 
     async def _one_response(
-        self, method: Method, request: Message | Inlet, context: Context
+        self, method: Method, request: Message | bytes | Inlet, context: Context
     ) -> bytes:
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -139,7 +140,7 @@ class CallCarrier:
         return outcome
 
     async def _many_responses(
-        self, method: Method, request: Message | Inlet, context: Context
+        self, method: Method, request: Message | bytes | Inlet, context: Context
     ) -> None:
         writes: asyncio.Queue[Outcome] = asyncio.Queue()
         outlet = Outlet(self._to_loop, writes.put_nowait)
@@ -181,12 +182,12 @@ class CallCarrier:
     async def _read_all(
         self, method: Method, context: Context, inlet: Inlet, read_on: asyncio.Event
     ) -> None:
-        item: Message | RpcError | None
+        item: Message | bytes | RpcError | None
         while True:
             data = await context.read()
-            item = parse(method, data) if isinstance(data, bytes) else None
+            item = request_of(method, data) if isinstance(data, bytes) else None
             self._to_trio.put(inlet.deliver, item)
-            if not isinstance(item, Message):
+            if item is None or isinstance(item, RpcError):
                 return
             await read_on.wait()
             read_on.clear()
@@ -242,6 +243,17 @@ class GrpcioServer:
         await self.drain_ended.wait()
         await server.stop(LAST_WORDS_S)
         await refusing
+
+
+def request_of(method: Method, data: bytes) -> Message | bytes | RpcError:
+    """Return a request, or the status for one that is too large or malformed.
+
+    gRPC itself has one limit for all methods, so here the bytes are there already; what is spared
+    is parsing them.
+    """
+    if len(data) > method.max_request_bytes:
+        return too_large(len(data), method.max_request_bytes)
+    return parse(method, data)
 
 
 async def abort(context: Context, error: RpcError) -> NoReturn:

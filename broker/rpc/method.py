@@ -16,7 +16,8 @@ from typing import Any, final
 
 from google.protobuf.message import Message
 
-from commitbus.broker.rpc.call import Call, Send
+from commitbus.broker.rpc.call import Call, Response, Send
+from commitbus.broker.rpc.defaults import REQUEST_BYTES_MAX
 
 
 @final
@@ -39,7 +40,7 @@ class MethodKind(Enum):
         return self in (MethodKind.SERVER_STREAM, MethodKind.BIDI)
 
 
-Result = Callable[[], Message]
+Result = Callable[[], Response]
 """Returns the response, or raises what the handler would have raised. Called once."""
 
 
@@ -54,10 +55,10 @@ class Later:
     __slots__ = ("_finish", "_steps")
 
     def __init__(self) -> None:
-        self._steps: list[Callable[[Result], Message]] = []
+        self._steps: list[Callable[[Result], Response]] = []
         self._finish: Callable[[Result], None]
 
-    def then(self, step: Callable[[Result], Message]) -> None:
+    def then(self, step: Callable[[Result], Response]) -> None:
         """Have the result passed through this, after the steps that were added before."""
         self._steps.append(step)
 
@@ -72,12 +73,12 @@ class Later:
         self._finish(result)
 
 
-# The messages are `Any` here: each method has its own, and Python cannot name "of this method".
-UnaryHandler = Callable[[Any, Call], Message | Later | Awaitable[Message]]
+# The requests are `Any` here: each method has its own, and Python cannot name "of this method".
+UnaryHandler = Callable[[Any, Call], Response | Later | Awaitable[Response]]
 """Answers at once, or returns what will have the answer when it must wait. A handler that does not
 need an await runs without a task of its own, which is much cheaper."""
 ServerStreamHandler = Callable[[Any, Call, Send], Awaitable[None]]
-ClientStreamHandler = Callable[[AsyncIterator[Any], Call], Awaitable[Message]]
+ClientStreamHandler = Callable[[AsyncIterator[Any], Call], Awaitable[Response]]
 BidiHandler = Callable[[AsyncIterator[Any], Call, Send], Awaitable[None]]
 Handler = UnaryHandler | ServerStreamHandler | ClientStreamHandler | BidiHandler
 
@@ -90,9 +91,13 @@ class Method:
     path: str
     """`/package.Service/Method`."""
     kind: MethodKind
-    request_type: type[Message]
+    request_type: type[Message] | None
+    """None: the handler takes the bytes of its requests as they came."""
     response_type: type[Message]
     handler: Handler
+    max_request_bytes: int = REQUEST_BYTES_MAX
+    """A request message beyond it, or beyond the transport's own limit, is answered with
+    RESOURCE_EXHAUSTED."""
 
     def __post_init__(self) -> None:
         assert self.path.count("/") == 2, f"{self.path} is not /package.Service/Method"

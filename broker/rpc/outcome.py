@@ -34,6 +34,14 @@ def shutting_down() -> RpcError:
     return RpcError(StatusCode.UNAVAILABLE, "the server is shutting down")
 
 
+def too_large(size: int, max_bytes: int) -> RpcError:
+    """Return the status of a call whose request message has `size` bytes or more."""
+    return RpcError(
+        StatusCode.RESOURCE_EXHAUSTED,
+        f"a message of {size} bytes or more is over the limit of {max_bytes}",
+    )
+
+
 def deadline_exceeded() -> RpcError:
     """Return the status of calls that took longer than the client waits."""
     return RpcError(StatusCode.DEADLINE_EXCEEDED, "deadline exceeded")

@@ -22,6 +22,7 @@ from typing import Final, final
 from urllib.parse import unquote_to_bytes
 
 from commitbus.broker.rpc.call import RpcError, StatusCode
+from commitbus.broker.rpc.outcome import too_large
 
 PREFIX: Final = struct.Struct(">BI")
 PREFIX_BYTES: Final = PREFIX.size
@@ -104,14 +105,6 @@ def decompress(data: bytes | memoryview, max_bytes: int) -> bytes:
     if not unpacker.eof:
         raise RpcError(StatusCode.INTERNAL, "a message is cut off inside its gzip")
     return plain
-
-
-def too_large(size: int, max_bytes: int) -> RpcError:
-    """Return the refusal of a message."""
-    return RpcError(
-        StatusCode.RESOURCE_EXHAUSTED,
-        f"a message of {size} bytes or more is over the limit of {max_bytes}",
-    )
 
 
 @final

@@ -63,7 +63,7 @@ class RequestStream:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message | bytes:
         while True:
             if self._error is not None:
                 raise self._error

@@ -7,13 +7,14 @@ from typing import Final, Protocol, final
 import trio
 from google.protobuf.message import Message
 
-from commitbus.broker.rpc.call import Call, RpcError, StatusCode
+from commitbus.broker.rpc.call import Call, Response, RpcError, StatusCode
 from commitbus.broker.rpc.exchange import (
     MESSAGE_COST_BYTES,
     SEND_WINDOW_BYTES,
     Exchange,
     Outcome,
     begin,
+    encoded,
     parse,
 )
 from commitbus.broker.rpc.http2.engine import Engine, Headers
@@ -105,7 +106,7 @@ class ServerCall:
         # Nearly every request comes in one piece.
         if has_ended and self._reader is None and len(data) >= PREFIX_BYTES:
             flag, length = PREFIX.unpack_from(data)
-            whole = length == len(data) - PREFIX_BYTES <= self._state.limits.max_message_bytes
+            whole = length == len(data) - PREFIX_BYTES <= self._max_request_bytes()
             if whole and not flag:
                 self._run_with(data[PREFIX_BYTES:])
                 return
@@ -172,11 +173,14 @@ class ServerCall:
         self._connection.flush_soon()
 
     def _new_reader(self) -> MessageReader:
-        return MessageReader(self._state.limits.max_message_bytes, is_gzip=self._is_gzip)
+        return MessageReader(self._max_request_bytes(), is_gzip=self._is_gzip)
+
+    def _max_request_bytes(self) -> int:
+        return min(self._method.max_request_bytes, self._state.limits.max_message_bytes)
 
     # The handler
 
-    def _run(self, request: Message | RequestStream) -> None:
+    def _run(self, request: Message | bytes | RequestStream) -> None:
         method, call = self._method, self._call
         if self._state.crew.dismissed:
             self.finish(shutting_down())
@@ -239,8 +243,8 @@ class ServerCall:
         else:
             engine.submit_headers(stream_id, (*RESPONSE_FIELDS, *trailers), end_stream=True)
 
-    async def send(self, message: Message) -> None:
-        """Queue the next response; wait while too much waits for the client to read.
+    async def send(self, *responses: Response) -> None:
+        """Queue the next responses; wait while too much waits for the client to read.
 
         Raises:
             RpcError: the call is over; whoever kept this function beyond it learns so.
@@ -249,12 +253,13 @@ class ServerCall:
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
         connection, engine = self._connection, self._connection.engine
-        data = encode_message(message.SerializeToString(), gzip=self._is_gzip)
+        is_gzip = self._is_gzip
+        data = b"".join([encode_message(encoded(one), gzip=is_gzip) for one in responses])
         if not self._has_begun:
             self._has_begun = True
             engine.submit_headers(self.stream_id, self._fields())
         engine.submit_data(self.stream_id, data)
-        self._queued_messages += 1
+        self._queued_messages += len(responses)
         if engine.unsent_bytes(self.stream_id) < _FLUSH_BYTES:
             connection.flush_soon()
         else:

@@ -7,6 +7,8 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import grpc
@@ -15,10 +17,11 @@ import trio
 from google.protobuf.message import Message
 
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
-from commitbus.broker.rpc.method import MethodKind
+from commitbus.broker.rpc.method import Later, MethodKind
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 WAIT_S = 20.0
+TOO_LARGE = "a message of 20000 bytes or more is over the limit of 10000"
 SERVICE = "apache.rocketmq.v2.MessagingService"
 # Defined in conftest.py, which a test module cannot import.
 Kit = Any
@@ -46,6 +49,70 @@ def test_a_handler_that_waits_answers(kit: Kit, start_server: Start, connect: Co
 
     client = connect(start_server(kit.unary(handler)))
     assert client.ask(kit.text("b")).message_id == "b"
+
+
+def test_a_handler_may_encode_its_answer_itself(
+    kit: Kit, start_server: Start, connect: Connect
+) -> None:
+    """At once, after a wait, and when somebody settles it: the bytes are sent as they are."""
+
+    async def slow(request: pb.RecallMessageRequest, call: Call) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return encode(request, call)
+
+    def encode(request: pb.RecallMessageRequest, call: Call) -> bytes:
+        answer: bytes = kit.echo(request, call).SerializeToString()
+        return answer
+
+    def settled(request: pb.RecallMessageRequest, call: Call) -> Later:
+        answer = Later()
+        settle = partial(answer.settle, partial(encode, request, call))
+        trio.lowlevel.current_trio_token().run_sync_soon(settle)
+        return answer
+
+    for handler in (encode, slow, settled):
+        client = connect(start_server(kit.unary(handler)))
+        assert client.ask(kit.text("a")).message_id == "a"
+
+
+def test_a_handler_may_take_the_bytes_of_its_request(
+    kit: Kit, start_server: Start, connect: Connect
+) -> None:
+    """A method without a request type; no bytes at all are a request too."""
+
+    def echo(request: bytes, _: Call) -> pb.RecallMessageResponse:
+        return pb.RecallMessageResponse(message_id=request.decode())
+
+    async def join(requests: AsyncIterator[bytes], _: Call) -> pb.RecallMessageResponse:
+        parts = [request.decode() async for request in requests]
+        return pb.RecallMessageResponse(message_id="+".join(parts))
+
+    raw = [replace(method, request_type=None) for method in (kit.unary(echo), kit.upload(join))]
+    client = connect(start_server(*raw))
+    for text in ("no protobuf", ""):
+        assert client.ask(text.encode()).message_id == text
+    assert client.upload(iter([b"a", b"", b"\x12"])).message_id == "a++\x12"
+
+
+def test_a_method_may_take_less_than_the_transport(
+    kit: Kit, start_server: Start, connect: Connect
+) -> None:
+    """In every kind of call; the larger of the two limits is none."""
+
+    async def read(requests: AsyncIterator[Message], *_: object) -> Any:
+        return [request async for request in requests]
+
+    methods = [kit.unary(kit.echo), kit.stream(read), kit.upload(read), kit.bidi(read)]
+    small = [replace(method, max_request_bytes=10_000) for method in methods]
+    client = connect(start_server(*small))
+    for kind in MethodKind:
+        with kit.refused(grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_LARGE):
+            client.finish(kind, raw_request=bytes(20_000))
+    assert client.ask(kit.text("x" * 9_000)).message_id == "x" * 9_000
+    client = connect(start_server(*small, max_message_bytes=1_000))
+    for kind in MethodKind:
+        with kit.refused(grpc.StatusCode.RESOURCE_EXHAUSTED):
+            client.finish(kind, raw_request=bytes(2_000))
 
 
 def test_all_handlers_run_in_one_trio_thread(

@@ -35,6 +35,22 @@ def test_a_response_stream_arrives_in_order(
     assert [response.next_offset for response in responses] == list(range(500))
 
 
+def test_responses_may_be_sent_several_at_once(
+    kit: Kit, start_server: Start, connect: Connect
+) -> None:
+    """Messages and bytes of messages, in their order, none at all too."""
+    wanted = [pb.PullMessageResponse(next_offset=offset) for offset in range(500)]
+
+    async def handler(_: object, __: Call, send: Send) -> None:
+        await send(wanted[0])
+        await send()
+        await send(*(message.SerializeToString() for message in wanted[1:100]))
+        await send(wanted[100], wanted[101].SerializeToString(), *wanted[102:])
+
+    client = connect(start_server(kit.stream(handler)))
+    assert list(client.pull(pb.PullMessageRequest())) == wanted
+
+
 def test_messages_before_an_error_still_arrive(
     kit: Kit, start_server: Start, connect: Connect
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import trio
 
 from commitbus.broker.rpc.call import Call, Send
+from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES
 from commitbus.broker.rpc.http2.engine import EngineLimits
 from commitbus.broker.rpc.http2.limits import ServerLimits
 from commitbus.broker.rpc.listen.accept import AcceptOptions
@@ -66,7 +67,7 @@ def count(_: object, __: Call) -> Any:
 
 def method(name: str, kind: MethodKind, handler: Any) -> Method:
     types = (pb.RecallMessageRequest, pb.RecallMessageResponse)
-    return Method(f"/test.Abused/{name}", kind, *types, handler)
+    return Method(f"/test.Abused/{name}", kind, *types, handler, MAX_MESSAGE_BYTES)
 
 
 METHODS = [
