@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -13,7 +13,7 @@ import trio
 from google.protobuf.message import Message
 
 from commitbus.broker.rpc.call import Call, Response, RpcError, Send
-from commitbus.broker.rpc.method import Later, Method, MethodKind, Result
+from commitbus.broker.rpc.method import Later, Method, MethodKind, Parked, Result
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 LATENCY_BUCKETS_MS: Final = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
@@ -99,11 +99,16 @@ class _MethodLatency:
 
     def failed(self, begin_s: float, code: int, error: BaseException) -> None:
         """Count a call that ended with an error, with what was answered before."""
-        elapsed_ms = (perf_counter() - begin_s) * 1000
-        cancelled = isinstance(error, trio.Cancelled)
-        result = "cancelled" if cancelled else "process_request_failed"
+        if isinstance(error, trio.Cancelled):
+            self.cancelled(begin_s, code)
+            return
         shown = error.code.name if isinstance(error, RpcError) else code
-        self._labelled(shown, result).add(elapsed_ms)
+        elapsed_ms = (perf_counter() - begin_s) * 1000
+        self._labelled(shown, "process_request_failed").add(elapsed_ms)
+
+    def cancelled(self, begin_s: float, code: int) -> None:
+        """Count a call that its client gave up, with what was answered before."""
+        self._labelled(code, "cancelled").add((perf_counter() - begin_s) * 1000)
 
     def _labelled(self, code: int | str, result: str) -> _Series:
         # RocketMQ labels an answer with the number of its code; one without counts as good.
@@ -155,35 +160,69 @@ def _timed_unary(method: Method, latency: _MethodLatency) -> Any:  # noqa: ANN40
 def _timed_stream(method: Method, latency: _MethodLatency) -> Any:  # noqa: ANN401 - as Method
     handler: Any = method.handler
 
-    async def timed(request: Message, call: Call, send: Send) -> None:
-        begin_s, noting = perf_counter(), _NotingSend(send)
+    def timed(request: Message, call: Call, send: Send) -> Parked | Awaitable[Parked | None]:
+        stream = _TimedStream(latency, send)
         try:
-            answer = handler(request, call, noting.send)
-            # Not kept as long as the call waits: the handler may have dropped it.
-            del request
-            await answer
-        except BaseException as error:
-            latency.failed(begin_s, noting.code, error)
+            answer = handler(request, call, stream.send)
+        except Exception as error:
+            latency.failed(stream.begin_s, 0, error)
             raise
-        latency.succeeded(begin_s, noting.code)
+        if isinstance(answer, Parked):
+            return _TimedParked(stream, answer)
+        return stream.finished(answer)
 
     return timed
 
 
 @final
-class _NotingSend:
-    """Sends responses, and knows the first code among them."""
+class _TimedStream:
+    """A stream from its begin to its end, over all its parking, and the first code it sent."""
 
-    __slots__ = ("_send", "code")
+    __slots__ = ("_code", "_latency", "_send", "begin_s")
 
-    def __init__(self, send: Send) -> None:
-        self._send, self.code = send, 0
+    def __init__(self, latency: _MethodLatency, send: Send) -> None:
+        self._latency, self._send, self._code = latency, send, 0
+        self.begin_s = perf_counter()
 
     def send(self, *responses: Response) -> Awaitable[None]:
         """Send responses."""
         for response in responses:
-            self.code = self.code or _code_of(response)
+            self._code = self._code or _code_of(response)
         return self._send(*responses)
+
+    async def finished(self, answer: Awaitable[Parked | None]) -> Parked | None:
+        """Count the call unless it parks."""
+        try:
+            parked = await answer
+        except BaseException as error:
+            self._latency.failed(self.begin_s, self._code, error)
+            raise
+        if parked is not None:
+            return _TimedParked(self, parked)
+        self._latency.succeeded(self.begin_s, self._code)
+        return None
+
+    def abandoned(self) -> None:
+        """Count the call as given up."""
+        self._latency.cancelled(self.begin_s, self._code)
+
+
+@final
+class _TimedParked(Parked):
+    __slots__ = ("_parked", "_stream")
+
+    def __init__(self, stream: _TimedStream, parked: Parked) -> None:
+        self._stream, self._parked = stream, parked
+
+    def when_woken(self, go_on: Callable[[], None]) -> None:
+        self._parked.when_woken(go_on)
+
+    def resume(self) -> Awaitable[Parked | None]:
+        return self._stream.finished(self._parked.resume())
+
+    def abandon(self) -> None:
+        self._parked.abandon()
+        self._stream.abandoned()
 
 
 def _code_of(response: Response) -> int:

@@ -2,8 +2,8 @@
 
 A handler that need not wait is run by `begin` alone. One that must wait becomes an `Exchange`: a
 task with a scope that ends with the deadline, with the client, or with the server; or no task, if
-the handler says that somebody will settle the answer later. The `Crew` knows all of them, so that a
-server that stops can wait for some and cancel the rest.
+the handler says that somebody will settle the answer later, or parks until it is woken. The `Crew`
+knows all of them, so that a server that stops can wait for some and cancel the rest.
 
 Everything here belongs to trio's thread. Nothing here knows gRPC or HTTP/2.
 """
@@ -18,7 +18,7 @@ import trio
 from google.protobuf.message import DecodeError, Message
 
 from commitbus.broker.rpc.call import Call, Response, RpcError, StatusCode
-from commitbus.broker.rpc.method import Later, Method, MethodKind, Result
+from commitbus.broker.rpc.method import Later, Method, MethodKind, Parked, Result
 from commitbus.broker.rpc.outcome import deadline_exceeded, refusal, shutting_down
 
 Outcome = bytes | RpcError | None
@@ -46,7 +46,7 @@ def parse(method: Method, data: bytes | memoryview) -> Message | bytes | RpcErro
 
 def begin(
     method: Method, call: Call, arguments: tuple[Any, ...]
-) -> bytes | RpcError | Later | Awaitable[object]:
+) -> bytes | RpcError | Later | Parked | Awaitable[object]:
     """Call the handler; return the outcome if it is known at once, else what to wait for."""
     handler: Callable[..., object] = method.handler
     try:
@@ -55,7 +55,7 @@ def begin(
             return _encode(method, result)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
         return refusal(error, call)
-    return cast("Later | Awaitable[object]", result)
+    return cast("Later | Parked | Awaitable[object]", result)
 
 
 def _encode(method: Method, result: object) -> bytes:
@@ -75,7 +75,10 @@ def encoded(response: Response) -> bytes:
 class Exchange:
     """A call whose handler must wait: its task and scope, if any, and the outcome it ends with."""
 
-    __slots__ = ("_call", "_crew", "_finish", "_is_over", "_method", "_scope", "_server_stops")
+    __slots__ = (
+        *("_call", "_crew", "_finish", "_is_over", "_method", "_parked", "_scope"),
+        "_server_stops",
+    )
 
     def __init__(
         self,
@@ -88,7 +91,9 @@ class Exchange:
         """`finish` is told the outcome exactly once."""
         self._method, self._call = method, call
         self._crew, self._finish = crew, finish
+        # At most one of these: a handler works, or it is parked.
         self._scope: trio.CancelScope | None = None
+        self._parked: Parked | None = None
         self._server_stops = self._is_over = False
 
     @property
@@ -107,28 +112,45 @@ class Exchange:
         else:
             self.wait_for(answer)
 
-    def wait_for(self, answer: Later | Awaitable[object]) -> None:
+    def wait_for(self, answer: Later | Parked | Awaitable[object]) -> None:
         """Wait for what the handler returned, in a task of its own unless it does without."""
         self._crew.add(self)
         if isinstance(answer, Later):
             answer.when_settled(self._settled)
-            return
+        elif isinstance(answer, Parked):
+            self._park(answer)
+        else:
+            self._work(answer)
+
+    def _work(self, answer: Awaitable[object]) -> None:
         deadline_s = self._call.deadline_s
         self._scope = trio.CancelScope(deadline=inf if deadline_s is None else deadline_s)
         self._crew.nursery.start_soon(self._run, self._scope, answer)
+
+    def _park(self, parked: Parked) -> None:
+        self._scope, self._parked = None, parked
+        parked.when_woken(self._go_on)
+
+    def _go_on(self) -> None:
+        parked, self._parked = self._parked, None
+        assert parked is not None, "who is parked is woken once, and not after it was abandoned"
+        self._work(parked.resume())
 
     def cancel(self) -> None:
         """Cancel the handler, because nobody waits for it any more."""
         if self._scope is not None:
             self._scope.cancel()
+        elif self._parked is not None:
+            self._parked.abandon()
+            self._end(_CUT_SHORT if self._server_stops else deadline_exceeded())
 
     def dismiss(self) -> None:
         """Cancel the handler, because the server stops; the client is told so."""
         self._server_stops = True
-        if self._scope is None:
+        if self._scope is None and self._parked is None:
             self._end(shutting_down())
         else:
-            self._scope.cancel()
+            self.cancel()
 
     def _settled(self, result: Result) -> None:
         if self._is_over:
@@ -140,24 +162,35 @@ class Exchange:
         self._end(outcome)
 
     async def _run(self, scope: trio.CancelScope, answer: Awaitable[object]) -> None:
-        outcome: Outcome = _CUT_SHORT
+        outcome: Outcome | Parked = _CUT_SHORT
         try:
             with scope:
                 result = await answer
-                if self._method.kind.streams_responses:
-                    assert result is None, f"{self._method.path} returned {type(result)}"
-                    outcome = None
-                else:
+                if not self._method.kind.streams_responses:
                     outcome = _encode(self._method, result)
+                else:
+                    assert isinstance(result, Parked | None), f"{self._method.path} returned more"
+                    outcome = result
             if scope.cancelled_caught and not self._server_stops:
                 outcome = deadline_exceeded()
         except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
             outcome = refusal(error, self._call)
         finally:
+            self._worked(outcome)
+
+    def _worked(self, outcome: Outcome | Parked) -> None:
+        if not isinstance(outcome, Parked):
             self._end(outcome)
+            return
+        assert self._scope is not None, "it has just worked"
+        is_cancelled = self._scope.cancel_called
+        self._park(outcome)
+        if is_cancelled:
+            # In vain, while it worked on without a look at that.
+            self.cancel()
 
     def _end(self, outcome: Outcome) -> None:
-        self._is_over = True
+        self._is_over, self._parked = True, None
         self._crew.finished(self)
         self._finish(outcome)
 

@@ -8,6 +8,7 @@ is logged once, and the client learns nothing of it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -73,11 +74,33 @@ class Later:
         self._finish(result)
 
 
+class Parked(ABC):
+    """What the handler of a response stream returns while it has nothing to say.
+
+    Its call has no task then: that would take more memory than all the rest of it, and ten thousand
+    may wait. Nothing wakes it at the call's deadline; it has to see to that. On trio's thread only.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def when_woken(self, go_on: Callable[[], None]) -> None:
+        """Name the transport's function to call, once, when there may be something to do."""
+
+    @abstractmethod
+    def resume(self) -> Awaitable[Parked | None]:
+        """Go on after `go_on` was called; that may end in being parked again."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """End instead, woken or not: the client has gone, or the server stops."""
+
+
 # The requests are `Any` here: each method has its own, and Python cannot name "of this method".
 UnaryHandler = Callable[[Any, Call], Response | Later | Awaitable[Response]]
 """Answers at once, or returns what will have the answer when it must wait. A handler that does not
 need an await runs without a task of its own, which is much cheaper."""
-ServerStreamHandler = Callable[[Any, Call, Send], Awaitable[None]]
+ServerStreamHandler = Callable[[Any, Call, Send], Parked | Awaitable[Parked | None]]
 ClientStreamHandler = Callable[[AsyncIterator[Any], Call], Awaitable[Response]]
 BidiHandler = Callable[[AsyncIterator[Any], Call, Send], Awaitable[None]]
 Handler = UnaryHandler | ServerStreamHandler | ClientStreamHandler | BidiHandler

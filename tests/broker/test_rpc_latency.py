@@ -10,7 +10,7 @@ import trio
 from google.protobuf.message import Message
 
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
-from commitbus.broker.rpc.method import Later, Method, MethodKind, Result
+from commitbus.broker.rpc.method import Later, Method, MethodKind, Parked, Result
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.rpc_latency import RpcLatency, timed_methods
 
@@ -108,6 +108,60 @@ def test_a_stream_is_counted_with_its_first_code() -> None:
 
     labels = trio.run(call, MethodKind.SERVER_STREAM, handler)
     assert labels == [("Do", "40401", "true", "success")]
+
+
+class Waiter(Parked):
+    """A handler that parks before its response and after it; woken by whoever holds it."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self.looks, self.abandoned = send, 0, False
+
+    def when_woken(self, go_on: Callable[[], None]) -> None:
+        self.go_on = go_on
+
+    async def resume(self) -> Parked | None:
+        self.looks += 1
+        if self.looks > 1:
+            return None
+        await self._send(pb.ReceiveMessageResponse(status=pb.Status(code=pb.MESSAGE_NOT_FOUND)))
+        return self
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+
+@pytest.mark.parametrize(("looks", "result"), [(2, "success"), (1, "cancelled")])
+def test_a_stream_that_parks_is_counted_once(looks: int, result: str) -> None:
+    """At its end, which may be that its client gives up."""
+    latency, woken = RpcLatency(), []
+
+    async def run() -> None:
+        async def send(*_: object) -> None:
+            pass
+
+        waiter: list[Waiter] = []
+
+        def handler(_request: Message, _call: Call, send: Send) -> Parked:
+            waiter.append(Waiter(send))
+            return waiter[0]
+
+        timed = timed_handler(MethodKind.SERVER_STREAM, handler, latency)
+        parked: Parked | None = timed(pb.SendMessageRequest(), CALL, send)
+        for _ in range(looks):
+            assert parked is not None
+            parked.when_woken(lambda: woken.append(True))
+            waiter[0].go_on()
+            assert latency.snapshot() == []
+            parked = await parked.resume()
+        if parked is not None:
+            parked.abandon()
+        assert waiter[0].abandoned == (result == "cancelled")
+
+    trio.run(run)
+    assert len(woken) == looks
+    assert [tuple(labels) for labels, _, _ in latency.snapshot()] == [
+        ("Do", "40401", "true", result)
+    ]
 
 
 @pytest.mark.parametrize("waits", [False, True])
