@@ -147,3 +147,14 @@ class IllegalPollingTimeError(RequestError):
 
 class InvalidReceiptHandleError(RequestError):
     """The handle is malformed, names no delivered message, or has expired."""
+
+
+# Offsets
+
+
+class IllegalOffsetError(RequestError):
+    """A queue has no such offset."""
+
+
+class OffsetNotFoundError(RequestError):
+    """The group has not begun to consume the queue."""

@@ -9,7 +9,16 @@ from typing import Any, Final, cast
 import trio
 from google.protobuf.message import Message
 
-from commitbus.broker.messaging import acks, dead_letters, receive, renewals, route, send, telemetry
+from commitbus.broker.messaging import (
+    acks,
+    dead_letters,
+    offsets,
+    receive,
+    renewals,
+    route,
+    send,
+    telemetry,
+)
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.status import REFUSALS, status_of
 from commitbus.broker.rpc.call import Call, Response
@@ -50,6 +59,9 @@ _UNARY: Final[Sequence[tuple[str, type[Message], type[Message], UnaryHandler]]] 
         pb.ForwardMessageToDeadLetterQueueResponse,
         dead_letters.forward_message_to_dead_letter_queue,
     ),
+    ("UpdateOffset", pb.UpdateOffsetRequest, pb.UpdateOffsetResponse, offsets.update_offset),
+    ("GetOffset", pb.GetOffsetRequest, pb.GetOffsetResponse, offsets.get_offset),
+    ("QueryOffset", pb.QueryOffsetRequest, pb.QueryOffsetResponse, offsets.query_offset),
 )
 
 
@@ -135,6 +147,7 @@ async def run_messaging(
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(context.polls.run_timer)
+            nursery.start_soon(context.polls.deadlines.run)
             nursery.start_soon(renewals.run, context)
             task_status.started()
     finally:

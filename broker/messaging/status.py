@@ -42,6 +42,8 @@ CODES: Final[Mapping[type[Exception], pb.Code]] = {
     e.IllegalInvisibleTimeError: pb.ILLEGAL_INVISIBLE_TIME,
     e.IllegalPollingTimeError: pb.ILLEGAL_POLLING_TIME,
     e.InvalidReceiptHandleError: pb.INVALID_RECEIPT_HANDLE,
+    e.IllegalOffsetError: pb.ILLEGAL_OFFSET,
+    e.OffsetNotFoundError: pb.OFFSET_NOT_FOUND,
     store.NotAStoreError: pb.INTERNAL_SERVER_ERROR,
     store.StoreLockedError: pb.INTERNAL_SERVER_ERROR,
     store.StoreDamagedError: pb.INTERNAL_SERVER_ERROR,

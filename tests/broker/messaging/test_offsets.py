@@ -1,0 +1,126 @@
+"""UpdateOffset, GetOffset and QueryOffset, on the progress that POP uses too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+
+Run = Callable[..., None]
+
+
+async def update(bus: Any, offset: int, *, queue_id: int = 0, group: str = "G") -> pb.Code:
+    request = pb.UpdateOffsetRequest(offset=offset)
+    request.group.name, request.message_queue.topic.name = group, "T"
+    request.message_queue.id = queue_id
+    code: pb.Code = (await bus.unary("UpdateOffset", request)).status.code
+    return code
+
+
+async def committed(bus: Any, *, group: str = "G", queue_id: int = 0) -> tuple[pb.Code, int]:
+    request = pb.GetOffsetRequest()
+    request.group.name, request.message_queue.topic.name = group, "T"
+    request.message_queue.id = queue_id
+    answer = await bus.unary("GetOffset", request)
+    return answer.status.code, answer.offset
+
+
+async def query(
+    bus: Any, policy: pb.QueryOffsetPolicy, timestamp_ms: int | None = None
+) -> tuple[pb.Code, int]:
+    request = pb.QueryOffsetRequest(query_offset_policy=policy)
+    request.message_queue.topic.name = "T"
+    if timestamp_ms is not None:
+        request.timestamp.FromMilliseconds(timestamp_ms)
+    answer = await bus.unary("QueryOffset", request)
+    return answer.status.code, answer.offset
+
+
+def test_an_updated_offset_is_where_the_group_goes_on(run: Run) -> None:
+    """Forwards and backwards, for GetOffset as for a receive, and after a restart."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"0", b"1", b"2")
+        assert await update(bus, 2) == pb.OK
+        assert await committed(bus) == (pb.OK, 2)
+        received = await bus.receive()
+        assert received.bodies == [b"2"]
+        await bus.ack(*received.handles)
+        assert await committed(bus) == (pb.OK, 3)
+        assert await update(bus, 1) == pb.OK
+        assert (await bus.receive()).bodies == [b"1", b"2"]
+
+    run(scenario)
+
+
+def test_what_is_in_flight_is_forgotten(run: Run) -> None:
+    """Else a message before the new offset would come again when it becomes visible."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"0", b"1")
+        await bus.receive(batch=1)
+        assert await committed(bus) == (pb.OK, 0)
+        assert await update(bus, 1) == pb.OK
+        await bus.sleep(60)
+        assert (await bus.receive()).bodies == [b"1"]
+
+    run(scenario)
+
+
+def test_offsets_of_groups_and_queues_that_do_not_exist(run: Run) -> None:
+    """Each has its own code; asking makes nothing."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"0")
+        assert await committed(bus) == (pb.OFFSET_NOT_FOUND, 0)
+        assert await committed(bus, group="Other") == (pb.OFFSET_NOT_FOUND, 0)
+        assert await committed(bus, queue_id=1) == (pb.BAD_REQUEST, 0)
+        assert await update(bus, 0, group="Other") == pb.CONSUMER_GROUP_NOT_FOUND
+        assert await update(bus, 0, queue_id=-1) == pb.BAD_REQUEST
+        assert bus.context.metadata.group("Other") is None
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("offset", [-1, 2, 2**63 - 1])
+def test_an_offset_outside_the_queue_is_illegal(run: Run, offset: int) -> None:
+    """One past the last message is the last legal one."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"0")
+        assert await update(bus, 1) == pb.OK
+        assert await update(bus, offset) == pb.ILLEGAL_OFFSET
+        assert await committed(bus) == (pb.OK, 1)
+
+    run(scenario)
+
+
+def test_offsets_can_be_queried_by_policy(run: Run) -> None:
+    """The beginning, the end, and the first message stored at a time or later."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"0", b"1")
+        stored_ms = bus.context.store.read(0).store_timestamp
+        assert await query(bus, pb.BEGINNING) == (pb.OK, 0)
+        assert await query(bus, pb.END) == (pb.OK, 2)
+        assert await query(bus, pb.TIMESTAMP, stored_ms) == (pb.OK, 0)
+        assert await query(bus, pb.TIMESTAMP, stored_ms + 3_600_000) == (pb.OK, 2)
+        assert await query(bus, pb.TIMESTAMP) == (pb.BAD_REQUEST, 0)
+
+    run(scenario)
+
+
+def test_a_topic_must_exist(run: Run) -> None:
+    """None of these calls makes one."""
+
+    async def scenario(bus: Any) -> None:
+        request = pb.QueryOffsetRequest()
+        request.message_queue.topic.name = "Unknown"
+        answer = await bus.unary("QueryOffset", request)
+        assert answer.status.code == pb.TOPIC_NOT_FOUND
+        assert bus.context.metadata.topic("Unknown") is None
+
+    run(scenario)
