@@ -115,5 +115,6 @@ def test_tests_mirror_the_code() -> None:
         folder for folder in folders if folder.parts[:1] == ("tests",) and len(folder.parts) > 1
     }
     mirrored = {Path("tests") / folder for folder in code}
-    beside = {"tests/bench", "tests/interop", "tests/interop/rocketmq_store", "tests/simulation"}
+    beside = {"tests/bench", "tests/interop", "tests/interop/rocketmq_store"}
+    beside |= {"tests/simulation", "tests/soak"}
     assert {str(folder) for folder in tests - mirrored} <= beside
