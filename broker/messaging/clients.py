@@ -6,7 +6,8 @@ request is served all the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -56,25 +57,6 @@ class Client:
 
 
 @final
-class Streaming:
-    """A call that lasts. A class, because a generator takes four times its memory."""
-
-    __slots__ = ("_client", "_clock", "_idle_after_s")
-
-    def __init__(self, client: Client, clock: Clock, idle_after_s: float) -> None:
-        self._client, self._clock, self._idle_after_s = client, clock, idle_after_s
-
-    def __enter__(self) -> None:
-        self._client.streams += 1
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        cancelled = kind is not None and issubclass(kind, trio.Cancelled)
-        idle_after_s = DISCONNECT_GRACE_S if cancelled else self._idle_after_s
-        self._client.streams -= 1
-        self._client.gone_at_s = self._clock.monotonic_s() + idle_after_s
-
-
-@final
 class ClientRegistry:
     """All clients. Lives on the trio thread."""
 
@@ -120,15 +102,32 @@ class ClientRegistry:
         client.gone_at_s = self._clock.monotonic_s() + IDLE_S
         return client
 
-    def streaming(self, client: Client, *, idle_after_s: float = IDLE_S) -> Streaming:
-        """Return a context for a call that lasts: while it does, the client is alive.
+    def stream_began(self, client: Client) -> None:
+        """Note a call that lasts: until its end the client is alive."""
+        client.streams += 1
+
+    def stream_ended(self, client: Client, idle_after_s: float) -> None:
+        """Note the end of such a call.
 
         Args:
             client: the caller.
-            idle_after_s: how long the client counts as alive after the call's own end. After a
-                cancelled one, its connection being gone, it is `DISCONNECT_GRACE_S`.
+            idle_after_s: how long the client counts as alive after it. `DISCONNECT_GRACE_S` after a
+                cancelled one, its connection being gone; else `IDLE_S`, or less.
         """
-        return Streaming(client, self._clock, idle_after_s)
+        client.streams -= 1
+        client.gone_at_s = self._clock.monotonic_s() + idle_after_s
+
+    @contextmanager
+    def streaming(self, client: Client, *, idle_after_s: float = IDLE_S) -> Iterator[None]:
+        """Note such a call while its task is in this context."""
+        self.stream_began(client)
+        try:
+            yield
+        except trio.Cancelled:
+            idle_after_s = DISCONNECT_GRACE_S
+            raise
+        finally:
+            self.stream_ended(client, idle_after_s)
 
     def is_alive(self, client_id: str) -> bool:
         """Return whether a client has a stream open or was heard of lately."""

@@ -3,22 +3,26 @@
 A receiver joins the line of its (group, topic) before it looks for messages and leaves it with
 what it found, so nothing that arrives while it looks can be missed:
 
-    with polls.join(group, topic, capacity) as receiver:
-        while not (messages := look()):
-            await receiver.wait()
+    receiver = polls.join(group, topic, capacity)
+    look:
+        receiver.begin_look()
+        if there are messages, or the time is over: receiver.leave()
+        else: receiver.park(until_s, look)
 
-Waking is by name, not by broadcast: n new messages wake as many receivers of each group as can
-take n. A receiver that leaves with a wake-up it did not use hands it to the next in line.
+A parked receiver is no task: ten thousand may wait. Waking is by name, not by broadcast: n new
+messages wake as many receivers of each group as can take n. A receiver that leaves with a wake-up
+it did not use hands it to the next in line.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, Self, final
+from typing import Final, final
 
 import trio
 
+from commitbus.broker.messaging.deadlines import Deadlines
 from commitbus.broker.messaging.errors import TooManyRequestsError
 from commitbus.broker.store.reput import Arrival
 from commitbus.commitlog.clock import Clock
@@ -29,60 +33,71 @@ WAITING_POLLS_MAX: Final = 1024
 
 @final
 class Receiver:
-    """One receive call, in line while its `with` block runs. Made by `LongPolling.join`."""
+    """One receive call, in line until it leaves. Made by `LongPolling.join`."""
 
-    __slots__ = ("_line", "_waiting", "capacity", "woken")
+    __slots__ = ("_go_on", "_line", "_until_s", "capacity", "woken")
 
     def __init__(self, line: _Line, capacity: int) -> None:
         self._line, self.capacity = line, capacity
         self.woken = False
-        """Whether a wake-up is pending."""
-        # The task itself, not an event: that would take half a kilobyte of each receiver in line.
-        self._waiting: trio.lowlevel.Task | None = None
+        """Whether there is a wake-up since the last look began."""
+        self._go_on: Callable[[], None] | None = None
+        self._until_s = 0.0
+        line.join(self)
 
-    def __enter__(self) -> Self:
-        self._line.join(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._line.leave(self)
-
-    async def wait(self) -> None:
-        """Return when there may be messages, at once if that was so since the last return."""
-        if self.woken:
-            await trio.lowlevel.checkpoint()
-        else:
-            self._waiting = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
+    def begin_look(self) -> None:
+        """Stand in line anew, at its end, for what comes from now on."""
         self.woken = False
         self._line.idle[self] = None
+
+    def park(self, until_s: float, go_on: Callable[[], None]) -> None:
+        """Have `go_on` called when there may be messages, at once if there are, and at `until_s`.
+
+        Args:
+            until_s: on the scale of `trio.current_time()`; a `shared_deadline_s`.
+            go_on: called once, unless the receiver leaves before.
+        """
+        if self.woken:
+            go_on()
+            return
+        self._go_on, self._until_s = go_on, until_s
+        self._line.deadlines.add(until_s, self)
+
+    def wake(self) -> None:
+        """End the present or the next `park`."""
+        self.woken = True
+        if self._go_on is not None:
+            self._line.deadlines.discard(self._until_s, self)
+            self.time_over()
+
+    def time_over(self) -> None:
+        """End the present `park` without a wake-up."""
+        go_on, self._go_on = self._go_on, None
+        assert go_on is not None, "only of those who are parked the time is measured"
+        go_on()
+
+    def leave(self) -> None:
+        """Leave the line, parked or not."""
+        if self._go_on is not None:
+            self._line.deadlines.discard(self._until_s, self)
+            self._go_on = None
+        self._line.leave(self)
 
     @property
     def is_alone(self) -> bool:
         """Whether nobody else is in line."""
         return self._line.joined == 1
 
-    def wake(self) -> None:
-        """Let the pending or the next `wait` return."""
-        self.woken = True
-        if self._waiting is not None:
-            trio.lowlevel.reschedule(self._waiting)
-            self._waiting = None
-
-    def _stop_waiting(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._waiting = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
 
 @final
 class _Line:
     """The receivers of one group and topic."""
 
-    __slots__ = ("_forget", "idle", "joined", "next_expiry_ms")
+    __slots__ = ("_forget", "deadlines", "idle", "joined", "next_expiry_ms")
 
-    def __init__(self, forget: Callable[[], None]) -> None:
-        self._forget = forget
-        """Called when the last one has left."""
+    def __init__(self, deadlines: Deadlines, forget: Callable[[], None]) -> None:
+        self.deadlines, self._forget = deadlines, forget
+        """The second is called when the last one has left."""
         self.idle: dict[Receiver, None] = {}
         """Those without a pending wake-up, in order of arrival."""
         self.joined = 0
@@ -118,6 +133,8 @@ class LongPolling:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.deadlines = Deadlines()
+        """When the receivers' time is over; to be run beside `run_timer`."""
         self._lines: dict[str, dict[str, _Line]] = {}
         """By topic, then by group: an arrival concerns every group of its topic."""
         self._changed = trio.Event()
@@ -158,7 +175,7 @@ class LongPolling:
                 line.wake(count)
 
     def join(self, group: str, topic: str, capacity: int) -> Receiver:
-        """Return a receiver that stands in line for messages of a topic while its block runs.
+        """Return a receiver that stands in line for messages of a topic until it leaves.
 
         Args:
             group: the consumer group.
@@ -170,7 +187,7 @@ class LongPolling:
         """
         line = self._line(group, topic)
         if line is None:
-            line = _Line(lambda: self._forget_line(group, topic))
+            line = _Line(self.deadlines, lambda: self._forget_line(group, topic))
             self._lines.setdefault(topic, {})[group] = line
         elif line.joined >= WAITING_POLLS_MAX:
             raise TooManyRequestsError(

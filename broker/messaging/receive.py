@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, final
 
 import trio
 
+from commitbus.broker.messaging.clients import DISCONNECT_GRACE_S, IDLE_S, Client
 from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.deadlines import shared_deadline_s
 from commitbus.broker.messaging.errors import BadRequestError, IllegalPollingTimeError
 from commitbus.broker.messaging.filters import parse_filter
 from commitbus.broker.messaging.message_codec import set_timestamp
@@ -14,6 +17,7 @@ from commitbus.broker.messaging.pop import Batch, Demand
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
 from commitbus.broker.messaging.validate import duration_ms, group_name, invisible_ms, topic_name
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
+from commitbus.broker.rpc.method import Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 BATCH_MAX: Final = 32
@@ -41,74 +45,123 @@ _NOTHING_NEW: Final = pb.ReceiveMessageResponse(
 
 async def receive_message(
     context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call, send: Send
-) -> None:
-    """Send one status, then messages, then the time of delivery.
+) -> Parked | None:
+    """Send one status, then messages, then the time of delivery; park while there are none.
 
     Messages that the client did not get to the last one become visible again after a second.
     """
     try:
-        with context.clients.streaming(context.clients.seen(call)):
-            polling_ms = _polling_ms(request, call)
-            batch = Batch(context, await _demand(context, request, call))
-            # It would be kept as long as the call waits, and ten thousand may wait.
-            del request
+        client = context.clients.seen(call)
+        until_s = shared_deadline_s(trio.current_time() + _polling_ms(request, call) / 1000)
+        demand = await _demand(context, request, client)
+        if demand.batch_size == 0:
+            with context.clients.streaming(client):
+                await trio.sleep_until(until_s)
+            await _finish(context, send, _NOTHING_NEW)
+            return None
+        polling = Polling(context, demand, client, until_s, send)
+    except REFUSALS as error:
+        await _finish(context, send, pb.ReceiveMessageResponse(status=status_of(error)))
+        return None
+    return await polling.resume()
+
+
+@final
+class Polling(Parked):
+    """A receive call in line: it looks for messages, or is parked until there may be some.
+
+    Ten thousand may be parked. So what a look needs, and no other, is made anew for each.
+    """
+
+    __slots__ = ("_client", "_context", "_demand", "_receiver", "_send", "_until_s")
+
+    def __init__(
+        self, context: MessagingContext, demand: Demand, client: Client, until_s: float, send: Send
+    ) -> None:
+        """Join the line.
+
+        Raises:
+            TooManyRequestsError: it is full.
+        """
+        self._context, self._demand, self._client = context, demand, client
+        self._until_s, self._send = until_s, send
+        self._receiver = context.polls.join(demand.group, demand.topic, demand.batch_size)
+        context.clients.stream_began(client)
+
+    def when_woken(self, go_on: Callable[[], None]) -> None:
+        """Wait in line."""
+        self._receiver.park(self._until_s, go_on)
+
+    def abandon(self) -> None:
+        """Leave the line."""
+        self._receiver.leave()
+        self._context.clients.stream_ended(self._client, DISCONNECT_GRACE_S)
+
+    async def resume(self) -> Parked | None:
+        """Look for messages, and answer with what there is unless it is worth waiting."""
+        batch, parks, idle_after_s = Batch(self._context, self._demand), False, IDLE_S
+        try:
             try:
-                await _fill(context, batch, trio.current_time() + polling_ms / 1000)
-                if batch.messages:
-                    await _hand_over(context, batch, send)
-                else:
-                    await _finish(context, send, _NOTHING_NEW)
+                parks = await self._shall_wait(batch)
+                if not parks:
+                    await self._answer(batch)
             except BaseException:
                 batch.release()
                 raise
             finally:
                 batch.finish()
-    except REFUSALS as error:
-        await _finish(context, send, pb.ReceiveMessageResponse(status=status_of(error)))
+        except REFUSALS as error:
+            response = pb.ReceiveMessageResponse(status=status_of(error))
+            await _finish(self._context, self._send, response)
+        except trio.Cancelled:
+            idle_after_s = DISCONNECT_GRACE_S
+            raise
+        finally:
+            if not parks:
+                self._context.clients.stream_ended(self._client, idle_after_s)
+        return self if parks else None
 
+    async def _shall_wait(self, batch: Batch) -> bool:
+        """Fill a batch; leave the line unless it stays empty and there is time left."""
+        receiver, waits = self._receiver, False
+        try:
+            is_in_time = trio.current_time() < self._until_s
+            if is_in_time or receiver.woken:
+                receiver.begin_look()
+                await batch.fill()
+            waits = is_in_time and not batch.messages
+            if waits or not receiver.is_alone:
+                batch.note_next_expiry()
+            if waits and batch.has_more:
+                # All that was taken had to be dropped, and nobody else is told of the rest.
+                receiver.wake()
+        finally:
+            if not waits:
+                receiver.leave()
+        if not waits and batch.has_more:
+            self._context.polls.wake(self._demand.group, self._demand.topic)
+        return waits
 
-async def _hand_over(context: MessagingContext, batch: Batch, send: Send) -> None:
-    """Send a batch.
+    async def _answer(self, batch: Batch) -> None:
+        """Send a batch.
 
-    Raises:
-        RpcError: the client reads it too slowly.
-    """
-    with trio.move_on_after(HANDOVER_S_MAX) as scope:
-        await send(_OK)
-        for message in batch.messages:
-            await send(message)
-        await _send_delivery_timestamp(context, send)
-    if scope.cancelled_caught:
-        raise RpcError(StatusCode.DEADLINE_EXCEEDED, "the messages are read too slowly")
-
-
-async def _fill(context: MessagingContext, batch: Batch, until: float) -> None:
-    """Return once the batch has messages, or at `until` with an empty one."""
-    demand = batch.demand
-    if demand.batch_size == 0:
-        await trio.sleep_until(until)
-        return
-    with context.polls.join(demand.group, demand.topic, demand.batch_size) as receiver:
-        await batch.fill()
-        while not batch.messages:
-            batch.note_next_expiry()
-            # The time limits the wait only: what was taken is never left half handled.
-            with trio.move_on_at(until) as scope:
-                if batch.has_more:
-                    # All that was taken had to be dropped, and nobody else is told of the rest.
-                    receiver.wake()
-                await receiver.wait()
-            if scope.cancelled_caught:
-                break
-            await batch.fill()
-        if not receiver.is_alone:
-            batch.note_next_expiry()
-    if batch.has_more:
-        context.polls.wake(demand.group, demand.topic)
+        Raises:
+            RpcError: the client reads it too slowly.
+        """
+        if not batch.messages:
+            await _finish(self._context, self._send, _NOTHING_NEW)
+            return
+        with trio.move_on_after(HANDOVER_S_MAX) as scope:
+            await self._send(_OK)
+            for message in batch.messages:
+                await self._send(message)
+            await _send_delivery_timestamp(self._context, self._send)
+        if scope.cancelled_caught:
+            raise RpcError(StatusCode.DEADLINE_EXCEEDED, "the messages are read too slowly")
 
 
 async def _demand(
-    context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call
+    context: MessagingContext, request: pb.ReceiveMessageRequest, client: Client
 ) -> Demand:
     """Return what a request asks for, checked.
 
@@ -123,17 +176,18 @@ async def _demand(
     tags = parse_filter(request.filter_expression)
     if context.metadata.topic(topic_text) is None:
         await context.topic(topic_text)
-    context.readable_topic(topic_text)
+    topic = context.readable_topic(topic_text)
     if context.metadata.group(group_text) is None:
         await context.group(group_text)
-    context.consuming_group(group_text)
+    group = context.consuming_group(group_text)
+    # Of texts that are kept while the call is parked, those that are there anyway.
     return Demand(
-        group=group_text,
-        topic=topic_text,
+        group=group.name,
+        topic=topic.name,
         tags=tags,
         batch_size=min(max(request.batch_size, 0), BATCH_MAX),
         invisible_ms=invisible,
-        client_id=call.client_id,
+        client_id=client.client_id,
         auto_renew=request.auto_renew,
     )
 

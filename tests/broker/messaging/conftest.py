@@ -25,8 +25,8 @@ from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.metadata.progress_journal import JOURNAL_BYTES_MIN
 from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.broker.metadata.topics import TopicConfig
-from commitbus.broker.rpc.call import Call
-from commitbus.broker.rpc.method import Later, Method, Result
+from commitbus.broker.rpc.call import Call, Send
+from commitbus.broker.rpc.method import Later, Method, Parked, Result
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
@@ -51,6 +51,20 @@ async def settled(answer: Later) -> Message:
     answer.when_settled(finish)
     await is_settled.wait()
     return results[0]()
+
+
+async def finished(answer: Parked | Awaitable[Parked | None]) -> None:
+    """Wait for the end of a response stream, parked or not, as a transport does."""
+    parked = answer if isinstance(answer, Parked) else await answer
+    while parked is not None:
+        woken = trio.Event()
+        parked.when_woken(woken.set)
+        try:
+            await woken.wait()
+        except trio.Cancelled:
+            parked.abandon()
+            raise
+        parked = await parked.resume()
 
 
 @final
@@ -173,8 +187,13 @@ class Bus:
             request.long_polling_timeout.seconds = polling_s
         received = Received()
         handler: Any = self.methods["ReceiveMessage"].handler
-        await handler(request, call or self.call(), send or received.take)
+        await finished(handler(request, call or self.call(), send or received.take))
         return received
+
+    async def stream(self, name: str, request: Message, send: Send) -> None:
+        """Call a method that streams responses, and wait for its end."""
+        handler: Any = self.methods[name].handler
+        await finished(handler(request, self.call(), send))
 
     async def ack(self, *handles: str, topic: str = "T", group: str = "G") -> list[pb.Code]:
         """Acknowledge, and return the code of each entry."""

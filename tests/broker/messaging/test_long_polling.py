@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
+from math import inf
 
 import pytest
 import trio
 import trio.testing
 
+from commitbus.broker.messaging.deadlines import shared_deadline_s
 from commitbus.broker.messaging.errors import TooManyRequestsError
-from commitbus.broker.messaging.long_polling import WAITING_POLLS_MAX, LongPolling
+from commitbus.broker.messaging.long_polling import WAITING_POLLS_MAX, LongPolling, Receiver
 from commitbus.broker.store.reput import Arrival
 from commitbus.commitlog.types import QueueOffset
 
@@ -22,6 +25,13 @@ class TrioClock:
         return trio.current_time()
 
 
+async def wait(receiver: Receiver, until_s: float = inf) -> None:
+    """Be parked."""
+    is_over = trio.Event()
+    receiver.park(until_s, is_over.set)
+    await is_over.wait()
+
+
 class Line:
     """Receivers that wait, and a record of who was woken."""
 
@@ -32,9 +42,13 @@ class Line:
     async def receive(
         self, name: str, group: str = "G", topic: str = "T", capacity: int = 1
     ) -> None:
-        with self.polls.join(group, topic, capacity) as receiver:
-            await receiver.wait()
+        receiver = self.polls.join(group, topic, capacity)
+        try:
+            await wait(receiver)
+            receiver.begin_look()
             self.woken.append(name)
+        finally:
+            receiver.leave()
 
     async def arrive(self, end: int, topic: str = "T", queue_id: int = 0) -> None:
         arrival = Arrival(topic, queue_id, QueueOffset(end))
@@ -53,6 +67,7 @@ def run(scenario: Scenario) -> None:
         line.polls.attach(trio.lowlevel.current_trio_token())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(line.polls.run_timer)
+            nursery.start_soon(line.polls.deadlines.run)
             await scenario(line, nursery, clock)
             nursery.cancel_scope.cancel()
 
@@ -108,10 +123,11 @@ def test_a_receiver_that_leaves_unused_hands_its_wake_up_on() -> None:
     """Its client has gone in the very moment in which a message came."""
 
     async def scenario(line: Line, nursery: trio.Nursery, _: trio.testing.MockClock) -> None:
-        with line.polls.join("G", "T", 1):
-            await line_up(line, nursery, "b")
-            await line.arrive(1)
-            assert line.woken == []
+        receiver = line.polls.join("G", "T", 1)
+        await line_up(line, nursery, "b")
+        await line.arrive(1)
+        assert line.woken == []
+        receiver.leave()
         await trio.testing.wait_all_tasks_blocked()
         assert line.woken == ["b"]
 
@@ -122,12 +138,15 @@ def test_what_arrives_while_a_receiver_looks_ends_its_next_wait() -> None:
     """Otherwise a message could lie there for the whole polling time."""
 
     async def scenario(line: Line, _: trio.Nursery, __: trio.testing.MockClock) -> None:
-        with line.polls.join("G", "T", 1) as receiver:
-            await line.arrive(1)
-            await receiver.wait()
-            with trio.move_on_after(0) as scope:
-                await receiver.wait()
-            assert scope.cancelled_caught
+        receiver = line.polls.join("G", "T", 1)
+        receiver.begin_look()
+        await line.arrive(1)
+        await wait(receiver)
+        receiver.begin_look()
+        with trio.move_on_after(0) as scope:
+            await wait(receiver)
+        assert scope.cancelled_caught
+        receiver.leave()
 
     run(scenario)
 
@@ -165,6 +184,28 @@ def test_an_expiry_wakes_one_receiver_at_its_time() -> None:
     run(scenario)
 
 
+def test_the_time_of_a_receiver_ends_without_a_wake_up() -> None:
+    """Each at its own; one that was woken or has left before is left alone."""
+
+    async def scenario(line: Line, nursery: trio.Nursery, clock: trio.testing.MockClock) -> None:
+        over: list[str] = []
+        begin_s = shared_deadline_s(trio.current_time())
+        receivers = [line.polls.join("G", "T", 1) for _ in "abcd"]
+        for name, receiver, after_s in zip("abcd", receivers, (5, 7, 5, 5), strict=True):
+            receiver.park(begin_s + after_s, partial(over.append, name))
+        await line.arrive(1)
+        assert over == ["a"]
+        receivers[2].leave()
+        for seconds, names in ((4.9, "a"), (0.2, "ad"), (2, "adb"), (20, "adb")):
+            clock.jump(seconds)
+            await trio.testing.wait_all_tasks_blocked()
+            assert over == list(names)
+        # All of them are still in line, and only the first has a wake-up that it did not use.
+        assert [receiver.woken for receiver in receivers] == [True, False, False, False]
+
+    run(scenario)
+
+
 def test_a_full_line_turns_receivers_away() -> None:
     """And has room again when one leaves."""
 
@@ -175,11 +216,9 @@ def test_a_full_line_turns_receivers_away() -> None:
             await trio.testing.wait_all_tasks_blocked()
             with pytest.raises(TooManyRequestsError, match="polling full"):
                 await line.receive("y")
-            with line.polls.join("Other", "T", 1):
-                pass
+            line.polls.join("Other", "T", 1).leave()
             inner.cancel_scope.cancel()
-        with line.polls.join("G", "T", 1):
-            pass
+        line.polls.join("G", "T", 1).leave()
         assert line.polls._lines == {}
 
     run(scenario)
