@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import final
@@ -192,30 +192,33 @@ class ConsumeQueue:
         # Last: a reader that sees it must find the bytes.
         self._max_offset = QueueOffset(queue_offset + 1)
 
-    def put_many(self, queue_offsets: npt.NDArray[np.int64], units: npt.NDArray[np.void]) -> None:
-        """Enter messages in log order: arrays of shape (n,), the second of `UNIT_DTYPE`.
+    def put_many(self, queue_offsets: Sequence[int], units: memoryview) -> None:
+        """Enter messages in log order: their queue offsets, and their units as a file has them.
 
-        As `put` for each, and to the same effect; of those that fit, some may not be entered.
+        As `put` for each, and to the same effect; of those that fit, some may not be entered. Fast
+        for a `range`, which says that each queue offset follows the one before.
         """
-        first, count = int(queue_offsets[0]), len(units)
-        is_next = first == self._max_offset and units[0]["physical_offset"] >= self.dispatched_to
-        if not is_next or (queue_offsets != np.arange(first, first + count)).any():
-            for queue_offset, unit in zip(queue_offsets.tolist(), units.tolist(), strict=True):
+        first = queue_offsets[0]
+        is_next = first == self._max_offset and UNIT.unpack_from(units)[0] >= self.dispatched_to
+        if not is_next or not isinstance(queue_offsets, range):
+            for queue_offset, unit in zip(queue_offsets, UNIT.iter_unpack(units), strict=True):
                 self.put(queue_offset, *unit)
             return
-        done = 0
-        while done < count:
-            position = (first + done) * UNIT_BYTES
-            tail = self._tail = self._files.file_for_append(position)
-            position -= tail.base_offset
-            part = units[done : done + (tail.size_bytes - position) // UNIT_BYTES]
-            end_position = position + part.nbytes
-            tail.reserve(end_position)
-            tail.buffer[position:end_position] = part.tobytes()
-            done += len(part)
-            self.dispatched_to = CqUnit(*part[-1].item()).end_offset
+        position = first * UNIT_BYTES
+        while units:
+            tail = self._tail
+            if tail is None or position == tail.base_offset + tail.size_bytes:
+                tail = self._tail = self._files.file_for_append(position)
+            start = position - tail.base_offset
+            part = units[: tail.size_bytes - start]
+            units = units[len(part) :]
+            end = start + len(part)
+            tail.reserve(end)
+            tail.buffer[start:end] = part
+            position = tail.base_offset + end
+            self.dispatched_to = decode_unit(part, len(part) - UNIT_BYTES).end_offset
             # Last: a reader that sees it must find the bytes.
-            self._max_offset = QueueOffset(first + done)
+            self._max_offset = QueueOffset(position // UNIT_BYTES)
 
     def truncate(self, end: PhysicalOffset) -> None:
         """Drop the units from the first one on that is no message lying wholly before `end`.

@@ -7,12 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import final
 
-import numpy as np
-
 from commitbus.commitlog.errors import FlushFailedError, NotAStoreError, StoreClosedError
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.kernels import DispatchBatch, DispatchColumns
-from commitbus.commitlog.kernels.columns import QUEUE_OFFSET, SIZE
 from commitbus.commitlog.mapped_file import FilePolicy, raise_if_disk_full
 from commitbus.commitlog.mapping_cache import MappingCache
 from commitbus.commitlog.record_format import (
@@ -24,7 +21,7 @@ from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffs
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.consumequeue.deleted_topics import DeletedTopics
 from commitbus.consumequeue.errors import DispatchError
-from commitbus.consumequeue.unit_format import UNIT_BYTES, UNIT_DTYPE
+from commitbus.consumequeue.unit_format import UNIT, UNIT_BYTES
 
 _NOT_QUEUED = frozenset((TRANSACTION_PREPARED, TRANSACTION_ROLLED_BACK))
 _NAME_BYTES_MAX = 255
@@ -275,20 +272,17 @@ class ConsumeQueueStore:
                 self._dispatched_to = PhysicalOffset(end)
 
     def _put_columns(self, columns: DispatchColumns) -> None:
-        table = columns.records.table
-        units = np.empty(len(columns), UNIT_DTYPE)
-        units["physical_offset"] = columns.physical_offsets
-        units["size_bytes"] = table[SIZE]
-        units["tags_code"] = columns.tags_codes
-        for topic, queue_id, all_rows in columns.records.queues:
-            before = self.deleted.before(topic)
-            rows = all_rows[units["physical_offset"][all_rows] >= before] if before else all_rows
-            if not rows.size:
-                continue
+        deleted = self.deleted if self.deleted.topics() else None
+        for topic, queue_id, queue_offsets, units in columns.queues:
+            if deleted is not None and (before := deleted.before(topic)):
+                hidden = sum(offset < before for offset, *_ in UNIT.iter_unpack(units))
+                queue_offsets, units = queue_offsets[hidden:], units[UNIT_BYTES * hidden :]  # noqa: PLW2901 - what is left of them
+                if not queue_offsets:
+                    continue
             queue = self._queues.get((topic, queue_id)) or self._add_queue(
-                topic, queue_id, PhysicalOffset(int(units["physical_offset"][rows[0]]))
+                topic, queue_id, UNIT.unpack_from(units)[0]
             )
-            queue.put_many(table[QUEUE_OFFSET, rows], units[rows])
+            queue.put_many(queue_offsets, units)
         self._dispatched_to = max(self._dispatched_to, columns.end_offset)
 
     def _directory_names(self, directory: Path) -> list[str]:

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple, Protocol, final
 from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.errors import DiskFullError, StoreError
 from commitbus.commitlog.kernels import DispatchBatch, DispatchColumns
-from commitbus.commitlog.kernels.columns import QUEUE_OFFSET
 from commitbus.commitlog.record_format import (
     TRANSACTION_FLAGS,
     TRANSACTION_PREPARED,
@@ -281,10 +280,9 @@ def last_store_timestamp(requests: DispatchBatch) -> int:
 def arrivals_of(requests: DispatchBatch) -> list[Arrival]:
     """Return each queue that a batch has messages for, with its new end."""
     if isinstance(requests, DispatchColumns):
-        offsets = requests.records.table[QUEUE_OFFSET]
         return [
-            Arrival(topic, queue_id, QueueOffset(int(offsets[rows[-1]]) + 1))
-            for topic, queue_id, rows in requests.records.queues
+            Arrival(topic, queue_id, QueueOffset(queue_offsets[-1] + 1))
+            for topic, queue_id, queue_offsets, _ in requests.queues
         ]
     ends = {
         (request.topic, request.queue_id): request.queue_offset + 1

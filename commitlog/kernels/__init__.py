@@ -9,7 +9,7 @@ from commitbus.commitlog.kernels.choice import (
 from commitbus.commitlog.kernels.columns import (
     DispatchBatch,
     DispatchColumns,
-    QueueRows,
+    QueueUnits,
     RecordColumns,
     TopicTable,
 )
@@ -20,7 +20,7 @@ __all__ = [
     "DispatchColumns",
     "KernelChoice",
     "Kernels",
-    "QueueRows",
+    "QueueUnits",
     "RecordColumns",
     "TopicTable",
     "UnknownKernelsError",

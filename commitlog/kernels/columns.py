@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeAlias, cast, final
 
 import numpy as np
@@ -24,6 +23,9 @@ POSITION, SIZE, TOPIC, QUEUE_ID, QUEUE_OFFSET, SYS_FLAG, STORE_TIMESTAMP, PROPER
     COLUMNS
 )
 """Rows of `RecordColumns.table`."""
+
+UNIT_BYTES: Final = 20
+"""Of a unit of a consume queue: physical offset i64, size i32, tags code i64."""
 
 _WORD: Final = 0xFFFF_FFFF
 
@@ -125,13 +127,45 @@ def topic_hash(topic: bytes) -> int:
 
 
 @final
-class QueueRows(NamedTuple):
-    """Which records of a batch go into one queue."""
+class QueueUnits(NamedTuple):
+    """What goes into one consume queue, in log order. At least one unit."""
 
     topic: str
     queue_id: int
-    rows: Int64s
-    """Indexes into the columns, in log order. At least one."""
+    queue_offsets: Sequence[int]
+    """Of each unit; a `range` with step 1 where each follows the one before, as nearly always."""
+    units: memoryview
+    """`UNIT_BYTES` for each, as the queue's file has them."""
+
+
+def split_units(
+    topics: Sequence[str],
+    queues: Iterable[tuple[int, int, int, int, bool]],
+    queue_offsets: Int64s,
+    units: memoryview,
+) -> list[QueueUnits]:
+    """Return the units of each queue, given those of all of them, queue after queue.
+
+    Args:
+        topics: Their names by number.
+        queues: Of each its topic, its id, the index of its first unit, the one behind its last,
+            and whether its queue offsets follow each other.
+        queue_offsets: Of each unit.
+        units: The units.
+    """
+    split = []
+    for topic, queue_id, start, end, is_dense in queues:
+        first = int(queue_offsets[start])
+        offsets = range(first, first + end - start)
+        split.append(
+            QueueUnits(
+                topics[topic],
+                queue_id,
+                offsets if is_dense else queue_offsets[start:end].tolist(),
+                units[UNIT_BYTES * start : UNIT_BYTES * end],
+            )
+        )
+    return split
 
 
 @final
@@ -152,28 +186,12 @@ class RecordColumns:
         """Position behind the last record, of which there must be one."""
         return int(self.table[POSITION, -1] + self.table[SIZE, -1])
 
-    @cached_property
-    def queues(self) -> list[QueueRows]:
-        """The records by queue, without those that transactions keep out of queues."""
-        table, visible = self.table, self._visible
-        if not visible.size:
-            return []
-        keys = self._queue_keys(visible)
-        order = np.argsort(keys, kind="stable")
-        starts = np.flatnonzero(np.diff(keys[order])) + 1
-        names = self.topics.names
-        return [
-            QueueRows(names[table[TOPIC, rows[0]]], int(table[QUEUE_ID, rows[0]]), rows)
-            for rows in np.split(visible[order], starts)
-        ]
-
     def queue_ends(self) -> dict[tuple[str, int], QueueOffset]:
-        """Return what follows the newest record of each queue, of those that `queues` has."""
-        last_first = self._visible[::-1]
+        """Return what follows the newest record of each queue, of those that are in queues."""
+        last_first = self.in_queues()[::-1]
         if not last_first.size:
             return {}
-        # A hundredth of making `queues` where there are thousands.
-        _, indexes = np.unique(self._queue_keys(last_first), return_index=True)
+        _, indexes = np.unique(self.queue_keys(last_first), return_index=True)
         newest = self.table[:, last_first[indexes]]
         columns = (newest[TOPIC], newest[QUEUE_ID], newest[QUEUE_OFFSET])
         return {
@@ -181,12 +199,12 @@ class RecordColumns:
             for topic, queue_id, queue_offset in zip(*map(np.ndarray.tolist, columns), strict=True)
         }
 
-    @property
-    def _visible(self) -> Int64s:
+    def in_queues(self) -> Int64s:
+        """Return the indexes of the records that transactions do not keep out of queues."""
         # A rolled-back message has this bit too.
         return np.flatnonzero(self.table[SYS_FLAG] & TRANSACTION_PREPARED == 0)
 
-    def _queue_keys(self, rows: Int64s) -> Int64s | UInt16s:
+    def queue_keys(self, rows: Int64s) -> Int64s | UInt16s:
         """Return a number for the queue of each row: equal for equal queues."""
         topics, queue_ids = self.table[TOPIC, rows], self.table[QUEUE_ID, rows]
         lowest = queue_ids.min()
@@ -209,6 +227,8 @@ class DispatchColumns:
     """What the index stores for each key, in [0, 2^31); the keys of a record next to each other."""
     key_counts: Int64s
     """How many of the hashes are a record's; shape (records,)."""
+    queues: list[QueueUnits]
+    """In any order, each queue once; without the records that transactions keep out of queues."""
 
     def __len__(self) -> int:
         """Return how many records these are."""

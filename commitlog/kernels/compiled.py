@@ -33,6 +33,7 @@ IPV4_HEADER_BYTES: Final = 88
 BORN_HOST_IPV6_FLAG: Final = 0x10
 STORE_HOST_IPV6_FLAG: Final = 0x20
 TRANSACTION_FLAGS: Final = 0xC
+TRANSACTION_PREPARED: Final = 0x4
 TRANSACTION_ROLLED_BACK: Final = 0xC
 ZERO_RUN_BYTES: Final = 512
 CRC_MASK: Final = 0x7FFF_FFFF
@@ -42,6 +43,7 @@ _WORD: Final = 0xFFFF_FFFF
 _SLOTS_POSITION: Final = 40
 _SLOT_BYTES: Final = 4
 _ENTRY_BYTES: Final = 20
+_UNIT_BYTES: Final = 20
 _NAME_END: Final = 0x01
 _VALUE_END: Final = 0x02
 _SPACE: Final = 0x20
@@ -467,6 +469,76 @@ def dispatch(
         hash_count = count
         row += 1
     return row
+
+
+# The consume queues
+
+
+@_kernel("int64(int64[:, ::1], int64, int64[::1], int64, int64[::1], int64[:, ::1])")
+def group_units(
+    table: Any, base_offset: int, codes: Any, units: int, queue_offsets: Any, queues: Any
+) -> int:
+    """Store the consume queue units of records, those of a queue next to each other.
+
+    Args:
+        table: The records.
+        base_offset: Physical offset from which positions count.
+        codes: The records' tags codes.
+        units: Address of room for a unit of each record.
+        queue_offsets: Gets the queue offset of each unit.
+        queues: Shape (records, 5); gets of each queue its topic, its id, the index of its first
+            unit, the one behind its last, and whether its queue offsets follow each other.
+
+    Returns:
+        How many queues there are.
+    """
+    rows = table.shape[1]
+    slot_count = 64
+    while slot_count < 2 * rows:
+        slot_count *= 2
+    mask = slot_count - 1
+    # Open addressing, as in `_find_topic`.
+    slots = np.full(slot_count, -1, np.int64)
+    queue_of = np.full(rows, -1, np.int64)
+    lengths, next_offsets = np.zeros(rows, np.int64), np.empty(rows, np.int64)
+    count = 0
+    for row in range(rows):
+        # A rolled-back message has this bit too.
+        if table[5, row] & TRANSACTION_PREPARED:
+            continue
+        topic, queue_id, queue_offset = table[2, row], table[3, row], table[4, row]
+        slot = (topic * 31 + queue_id) & mask
+        while slots[slot] >= 0:
+            number = slots[slot]
+            if queues[number, 0] == topic and queues[number, 1] == queue_id:
+                break
+            slot = (slot + 1) & mask
+        number = slots[slot]
+        if number < 0:
+            number = slots[slot] = count
+            queues[number, 0], queues[number, 1], queues[number, 4] = topic, queue_id, 1
+            next_offsets[number] = queue_offset
+            count += 1
+        if queue_offset != next_offsets[number]:
+            queues[number, 4] = 0
+        next_offsets[number] = queue_offset + 1
+        lengths[number] += 1
+        queue_of[row] = number
+    end = 0
+    for number in range(count):
+        queues[number, 2] = queues[number, 3] = end
+        end += lengths[number]
+    for row in range(rows):
+        number = queue_of[row]
+        if number >= 0:
+            place = queues[number, 3]
+            at = units + _UNIT_BYTES * place
+            _store_i64(at, base_offset + table[0, row])
+            _store_i32(at + 8, table[1, row])
+            _store_i64(at + 12, codes[row])
+            queue_offsets[place] = table[4, row]
+            queues[number, 3] = place + 1
+    return count
 
 
 # The index

@@ -17,11 +17,14 @@ from commitbus.commitlog.kernels.columns import (
     STORE_TIMESTAMP,
     SYS_FLAG,
     TOPIC,
+    UNIT_BYTES,
     DispatchColumns,
     Int32s,
     Int64s,
+    QueueUnits,
     RecordColumns,
     TopicTable,
+    split_units,
 )
 
 _SHARED_CONSTANTS: Final = (
@@ -31,6 +34,7 @@ _SHARED_CONSTANTS: Final = (
     "BORN_HOST_IPV6_FLAG",
     "STORE_HOST_IPV6_FLAG",
     "TRANSACTION_FLAGS",
+    "TRANSACTION_PREPARED",
     "TRANSACTION_ROLLED_BACK",
     "ZERO_RUN_BYTES",
     "CRC_MASK",
@@ -99,7 +103,8 @@ class NumbaKernels:
             hashes[hash_count : hash_count + len(found)] = found
             hash_count += len(found)
             row = stopped + 1
-        return DispatchColumns(records, base_offset, codes, hashes[:hash_count], counts)
+        queues = _group_units(records, base_offset, codes)
+        return DispatchColumns(records, base_offset, codes, hashes[:hash_count], counts, queues)
 
     def append_records(
         self,
@@ -143,6 +148,18 @@ def _address(view: memoryview | bytes) -> int:
     interface: dict[str, Any] = np.frombuffer(view, np.uint8).__array_interface__
     address: int = interface["data"][0]
     return address
+
+
+def _group_units(records: RecordColumns, base_offset: int, codes: Int64s) -> list[QueueUnits]:
+    """Return what goes into which consume queue."""
+    count = len(records)
+    units = memoryview(bytearray(UNIT_BYTES * count))
+    queue_offsets, table = np.empty(count, np.int64), np.empty((count, 5), np.int64)
+    queue_count = compiled.group_units(
+        records.table, base_offset, codes, _address(units), queue_offsets, table
+    )
+    queues = table[:queue_count].tolist()
+    return split_units(records.topics.names, queues, queue_offsets, units)
 
 
 def _examine(view: memoryview, records: RecordColumns, row: int) -> tuple[int, list[int]]:

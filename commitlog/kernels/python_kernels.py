@@ -19,6 +19,8 @@ from commitbus.commitlog.index_keys import index_key_texts, key_hashes
 from commitbus.commitlog.kernels.columns import (
     POSITION,
     PROPERTIES,
+    QUEUE_ID,
+    QUEUE_OFFSET,
     SIZE,
     STORE_TIMESTAMP,
     SYS_FLAG,
@@ -28,8 +30,10 @@ from commitbus.commitlog.kernels.columns import (
     DispatchColumns,
     Int32s,
     Int64s,
+    QueueUnits,
     RecordColumns,
     TopicTable,
+    split_units,
 )
 from commitbus.commitlog.record_format import (
     BORN_HOST_IPV6_FLAG,
@@ -66,6 +70,7 @@ _SLOT: Final = np.dtype(">i4")
 _ENTRY: Final = np.dtype(
     [("key_hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
 )
+_UNIT: Final = np.dtype([("physical_offset", ">i8"), ("size_bytes", ">i4"), ("tags_code", ">i8")])
 
 
 @lru_cache
@@ -124,12 +129,14 @@ class PythonKernels:
             new_texts = index_key_texts(topic, sys_flag, unique_key, keys, tags)
             counts.append(len(new_texts))
             texts += new_texts
+        tags_codes = np.array(codes, np.int64)
         return DispatchColumns(
             records,
             base_offset,
-            np.array(codes, np.int64),
+            tags_codes,
             key_hashes(texts),
             np.array(counts, np.int64),
+            _group_units(records, base_offset, tags_codes),
         )
 
     def append_records(
@@ -210,6 +217,35 @@ class PythonKernels:
         view[position : position + batch.nbytes] = batch.tobytes()
         slots[sorted_slots[is_last]] = sorted_indexes[is_last]
         return len(heads) - int(np.count_nonzero(heads))
+
+
+def _group_units(records: RecordColumns, base_offset: int, codes: Int64s) -> list[QueueUnits]:
+    """Return what goes into which consume queue."""
+    table, rows = records.table, records.in_queues()
+    if not rows.size:
+        return []
+    keys = records.queue_keys(rows)
+    order = np.argsort(keys, kind="stable")
+    rows, keys = rows[order], keys[order]
+    units = np.empty(len(rows), _UNIT)
+    units["physical_offset"] = table[POSITION, rows] + base_offset
+    units["size_bytes"] = table[SIZE, rows]
+    units["tags_code"] = codes[rows]
+    queue_offsets = table[QUEUE_OFFSET, rows]
+    # A queue's are dense if no jump lies behind its first and up to its last.
+    jumps = np.cumsum(np.diff(queue_offsets, prepend=queue_offsets[0]) != 1)
+    starts = np.flatnonzero(np.diff(keys, prepend=keys[0]))
+    ends = np.append(starts, len(rows))
+    starts = np.append(0, starts)
+    queues = zip(
+        table[TOPIC, rows[starts]].tolist(),
+        table[QUEUE_ID, rows[starts]].tolist(),
+        starts.tolist(),
+        ends.tolist(),
+        (jumps[ends - 1] == jumps[starts]).tolist(),
+        strict=True,
+    )
+    return split_units(records.topics.names, queues, queue_offsets, memoryview(units.tobytes()))
 
 
 def _follow_chain(view: memoryview, position: int, max_records: int) -> Int64s:

@@ -40,7 +40,10 @@ MESSAGES = st.builds(
     ).map(encode_properties),
     born_timestamp=st.just(0),
     born_host=st.just(HOST),
+    flag=st.just(0),
     sys_flag=st.sampled_from([0, 0, 0, 4, 8, 12]),
+    reconsume_times=st.just(0),
+    prepared_transaction_offset=st.just(0),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,14 @@ from commitbus.commitlog.kernels import Kernels, RecordColumns, TopicTable
 from commitbus.commitlog.kernels.choice import load_compiled
 from commitbus.commitlog.kernels.columns import (
     COLUMNS,
+    POSITION,
     QUEUE_ID,
     QUEUE_OFFSET,
+    SIZE,
     SYS_FLAG,
     TOPIC,
 )
+from commitbus.commitlog.kernels.columns import PROPERTIES as PROPERTIES_ROW
 from commitbus.commitlog.kernels.python_kernels import PythonKernels
 from commitbus.commitlog.record_format import (
     BLANK_MAGIC_CODE,
@@ -34,6 +38,7 @@ from commitbus.commitlog.record_format import (
     encode_record,
 )
 from commitbus.commitlog.types import DispatchRequest, Host, PhysicalOffset
+from commitbus.consumequeue.unit_format import UNIT
 
 BASE = 1 << 40
 V4 = Host.parse("10.1.2.3", 4567)
@@ -239,24 +244,38 @@ def test_records_are_grouped_by_queue_in_log_order(kernels: Kernels) -> None:
     flags = [0, 4, 8, 12, 0, 0]
     for number, flag in enumerate(flags):
         whole += plain_record(len(whole), "ab"[number % 2], number % 2 - 1, sys_flag=flag)
-    records = kernels.scan(memoryview(whole), BASE, 0, TopicTable(), max_records=9, verify_crc=True)
-    assert [(q.topic, q.queue_id, q.rows.tolist()) for q in records.queues] == [
-        ("a", -1, [0, 2, 4]),
-        ("b", 0, [5]),
-    ]
+    view = memoryview(whole)
+    records = kernels.scan(view, BASE, 0, TopicTable(), max_records=9, verify_crc=True)
+    columns = kernels.dispatch(view, BASE, records)
+    offsets, sizes = columns.physical_offsets.tolist(), records.table[SIZE].tolist()
+    assert {
+        (queue.topic, queue.queue_id): list(UNIT.iter_unpack(queue.units))
+        for queue in columns.queues
+    } == {
+        (topic, queue_id): [(offsets[row], sizes[row], 0) for row in rows]
+        for topic, queue_id, rows in [("a", -1, [0, 2, 4]), ("b", 0, [5])]
+    }
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(0, 2),
-            st.sampled_from([-(1 << 31), -1, 0, 1, 7, (1 << 31) - 1]) | st.integers(0, 3),
-            st.integers(0, 1 << 40),
-            st.sampled_from([0, 4, 8, 12]),
-        ),
-        max_size=30,
-    )
-)
+@st.composite
+def rows_of_queues(draw: st.DrawFn) -> list[tuple[int, int, int, int]]:
+    """Draw (topic, queue id, queue offset, sys flag) of records; most offsets follow each other."""
+    ends: dict[tuple[int, int], int] = {}
+    rows = []
+    for _ in range(draw(st.integers(0, 30))):
+        topic = draw(st.integers(0, 2))
+        queue_id = draw(
+            st.sampled_from([-(1 << 31), -1, 0, 1, 7, (1 << 31) - 1]) | st.integers(0, 3)
+        )
+        next_offset = st.just(ends.get((topic, queue_id), 5))
+        queue_offset = draw(next_offset | next_offset | next_offset | st.integers(0, 1 << 40))
+        ends[topic, queue_id] = queue_offset + 1
+        rows.append((topic, queue_id, queue_offset, draw(st.sampled_from([0, 0, 4, 8, 12]))))
+    return rows
+
+
+@settings(deadline=None)
+@given(rows_of_queues())
 def test_queues_and_their_ends_are_those_of_a_loop(rows: list[tuple[int, int, int, int]]) -> None:
     """Whatever the queue ids: near each other, which is fast, or as far apart as 32 bits allow."""
     topics = TopicTable()
@@ -264,14 +283,23 @@ def test_queues_and_their_ends_are_those_of_a_loop(rows: list[tuple[int, int, in
     table = np.zeros((COLUMNS, len(rows)), np.int64)
     expected: dict[tuple[str, int], list[int]] = {}
     for row, (topic, queue_id, queue_offset, sys_flag) in enumerate(rows):
-        table[[TOPIC, QUEUE_ID, QUEUE_OFFSET, SYS_FLAG], row] = (
-            topic, queue_id, queue_offset, sys_flag,
+        # Sizes of nothing, so that no record has properties to look at.
+        table[[POSITION, PROPERTIES_ROW, TOPIC, QUEUE_ID, QUEUE_OFFSET, SYS_FLAG], row] = (
+            row, row, topic, queue_id, queue_offset, sys_flag,
         )  # fmt: skip
         if not sys_flag & 4:
             expected.setdefault(("abc"[topic], queue_id), []).append(row)
     records = RecordColumns(table, topics)
-    assert {(q.topic, q.queue_id): q.rows.tolist() for q in records.queues} == expected
     assert records.queue_ends() == {key: rows[found[-1]][2] + 1 for key, found in expected.items()}
+    for kernels in filter(None, (PythonKernels(), compiled_kernels())):
+        queues = kernels.dispatch(memoryview(bytes(40)), BASE, records).queues
+        assert len(queues) == len(expected)
+        for topic, queue_id, queue_offsets, units in queues:
+            found = expected[topic, queue_id]
+            assert list(queue_offsets) == [rows[row][2] for row in found]
+            is_dense = all(after == before + 1 for before, after in pairwise(queue_offsets))
+            assert isinstance(queue_offsets, range) == is_dense
+            assert list(UNIT.iter_unpack(units)) == [(BASE + row, 0, 0) for row in found]
 
 
 # The index
