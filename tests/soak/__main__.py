@@ -16,7 +16,8 @@ import tempfile
 from pathlib import Path
 
 from commitbus.broker.config import Transport
-from tests.soak.run import Options, run
+from tests.soak.reign import Options
+from tests.soak.run import side_by_side
 
 
 def main() -> int:
@@ -42,26 +43,13 @@ def main() -> int:
     )
     transports = [Transport(name) for name in arguments.transport.split(",")]
     directory = Path(tempfile.mkdtemp(prefix="commitbus-soak-", dir=arguments.directory))
-    summaries = asyncio.run(_side_by_side(directory, transports, options))
+    summaries = asyncio.run(side_by_side(directory, transports, options))
     print(json.dumps(summaries, indent=2))  # noqa: T201 - a command, whose output this is
     if not all(summary["passed"] for summary in summaries):
         sys.stderr.write(f"failed; the stores and logs are in {directory}\n")
         return 1
     shutil.rmtree(directory)
     return 0
-
-
-async def _side_by_side(
-    directory: Path, transports: list[Transport], options: Options
-) -> list[dict[str, object]]:
-    places = [directory / transport for transport in transports]
-    for place in places:
-        place.mkdir()
-    return list(
-        await asyncio.gather(
-            *(run(place, each, options) for place, each in zip(places, transports, strict=True))
-        )
-    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the clients were told, in some 50 bytes a message, and what of it cannot be true."""
+"""What the clients were told, in some 75 bytes a message, and what of it cannot be true."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, final
 
-from tests.soak.messages import GROUPS, TOPICS, Group
+from tests.soak.messages import GROUPS, Group
+from tests.soak.places import UNKNOWN, Places
 
 FAILURES_SHOWN_MAX: Final = 20
 CLOCK_MS: Final = 1
 """The broker's time and ours are cut off to whole milliseconds."""
-
-_TOPICS: Final = tuple(TOPICS)
-_UNKNOWN: Final = -1
 
 
 @final
@@ -27,7 +25,7 @@ class _GroupRecord:
         """Bit n: the message came as its nth delivery."""
         self.acked_ms = array("q")
         """When an acknowledgement was answered first, Unix ms; 0: never."""
-        self.dead: set[int] = set()
+        self.forwarded: set[int] = set()
         """The broker answered that these are in the dead letter queue."""
 
 
@@ -43,11 +41,9 @@ class Recorder:
         """The first of them, each with what was known."""
         self.counts: Counter[str] = Counter()
         self._lock = threading.RLock()
-        self._topics = bytearray()
         self._is_sent = bytearray()
         """1: the broker acknowledged it; 0: whether it is stored is not known."""
-        self._queue_ids = array("b")
-        self._offsets = array("q")
+        self._places = Places()
         self._groups = {group: _GroupRecord() for group in GROUPS}
 
     def fail(self, what: str) -> None:
@@ -65,22 +61,20 @@ class Recorder:
     def sending(self, topic: str, count: int) -> range:
         """Return the numbers of messages that are about to be sent."""
         with self._lock:
-            first = len(self._topics)
-            self._topics += bytes([_TOPICS.index(topic)]) * count
+            first = len(self._places)
+            self._places.add(topic, count)
             self._is_sent += bytes(count)
-            self._queue_ids.extend([_UNKNOWN] * count)
-            self._offsets.extend([_UNKNOWN] * count)
             for record in self._groups.values():
                 record.attempts.extend([0] * count)
                 record.acked_ms.extend([0] * count)
             return range(first, first + count)
 
-    def sent(self, number: int, queue_offset: int, queue_id: int = _UNKNOWN) -> None:
+    def sent(self, number: int, queue_offset: int, queue_id: int = UNKNOWN) -> None:
         """The broker acknowledged a send; a unary answer does not say in which queue."""
         with self._lock:
             self.counts["sent"] += 1
             self._is_sent[number] = 1
-            self._lies_at(number, queue_id, queue_offset)
+            self._put(number, queue_id, queue_offset)
 
     def delivered(
         self,
@@ -94,11 +88,11 @@ class Recorder:
     ) -> None:
         """A consumer got a message, which the broker handed out at `pop_ms`."""
         with self._lock:
-            if not self._is_known(group.name, group.topic, number):
+            if not self._was_sent_to(group.topic, number, group.name):
                 return
             record = self._groups[group]
             self.counts["delivered"] += 1
-            self._lies_at(number, queue_id, queue_offset)
+            self._put(number, queue_id, queue_offset)
             if not group.wants(number):
                 self.fail(f"{group.name} does not want {self._what(number)}")
             if record.attempts[number] >> attempt & 1:
@@ -124,21 +118,19 @@ class Recorder:
         with self._lock:
             self.counts["forwarded"] += 1
             self.acked(group, number, now_ms)
-            self._groups[group].dead.add(number)
+            self._groups[group].forwarded.add(number)
 
     def fetched(self, topic: str, number: int, queue_id: int, queue_offset: int) -> None:
         """The bulk service showed a message."""
         with self._lock:
-            if self._is_known("the bulk service", topic, number):
+            if self._was_sent_to(topic, number, "the bulk service"):
                 self.counts["fetched"] += 1
-                self._lies_at(number, queue_id, queue_offset)
+                self._put(number, queue_id, queue_offset)
 
     def stored(self, topic: str) -> int:
         """Return how many messages of a topic are known to be stored."""
-        index = _TOPICS.index(topic)
         with self._lock:
-            places = zip(self._topics, self._offsets, strict=True)
-            return sum(of == index and offset != _UNKNOWN for of, offset in places)
+            return self._places.stored(topic)
 
     def check(self, dead_letters: dict[Group, set[int]]) -> None:
         """Judge a run that is over, every group having received all there was.
@@ -147,57 +139,32 @@ class Recorder:
             dead_letters: What lies in each group's dead letter queue.
         """
         for group, record in self._groups.items():
-            for number in sorted(record.dead - dead_letters[group]):
+            for number in sorted(record.forwarded - dead_letters[group]):
                 self.fail(f"{group.name}: not a dead letter, as was said: {self._what(number)}")
-            for number in self._sent_to(group):
+            for number in self._meant_for(group):
                 if not record.attempts[number] and number not in dead_letters[group]:
                     self.fail(f"{group.name} never got {self._what(number)}")
-        unanswered = [n for n, is_sent in enumerate(self._is_sent) if not is_sent]
+        for contradiction in self._places.contradictions():
+            self.fail(contradiction)
+        unanswered = [number for number, is_sent in enumerate(self._is_sent) if not is_sent]
         self.counts["unanswered sends"] = len(unanswered)
-        self.counts["unanswered and stored"] = sum(self._offsets[n] >= 0 for n in unanswered)
-        self._check_queues()
+        self.counts["unanswered and stored"] = sum(map(self._places.is_known, unanswered))
 
-    def _sent_to(self, group: Group) -> Iterator[int]:
-        topic = _TOPICS.index(group.topic)
+    def _meant_for(self, group: Group) -> Iterator[int]:
+        """Yield what was acknowledged and a group must have got."""
         for number, is_sent in enumerate(self._is_sent):
-            if is_sent and self._topics[number] == topic and group.wants(number):
+            if is_sent and self._places.topic(number) == group.topic and group.wants(number):
                 yield number
 
-    def _check_queues(self) -> None:
-        """Every offset of a queue, from 0 on, is one message's."""
-        queues: dict[tuple[int, int], array[int]] = {}
-        for topic, queue_id, offset in zip(
-            self._topics, self._queue_ids, self._offsets, strict=True
-        ):
-            if queue_id != _UNKNOWN:
-                queues.setdefault((topic, queue_id), array("q")).append(offset)
-        for (topic, queue_id), offsets in queues.items():
-            for wanted, offset in enumerate(sorted(offsets)):
-                if offset != wanted:
-                    self.fail(
-                        f"{_TOPICS[topic]}, queue {queue_id}: {len(offsets)} messages do not lie "
-                        f"at the offsets from 0 on: {offset} where {wanted} was to be"
-                    )
-                    break
-
-    def _is_known(self, who: str, topic: str, number: int) -> bool:
-        known = number < len(self._topics) and _TOPICS[self._topics[number]] == topic
-        if not known:
+    def _was_sent_to(self, topic: str, number: int, who: str) -> bool:
+        is_known = number < len(self._places) and self._places.topic(number) == topic
+        if not is_known:
             self.fail(f"{who} got message {number} from {topic}, where it was never sent")
-        return known
+        return is_known
 
-    def _lies_at(self, number: int, queue_id: int, queue_offset: int) -> None:
-        """Check a place against the one that was known, and keep it."""
-        is_new = self._offsets[number] == _UNKNOWN
-        is_same_queue = _UNKNOWN in {queue_id, self._queue_ids[number]} or (
-            queue_id == self._queue_ids[number]
-        )
-        if not is_new and (queue_offset != self._offsets[number] or not is_same_queue):
+    def _put(self, number: int, queue_id: int, queue_offset: int) -> None:
+        if not self._places.put(number, queue_id, queue_offset):
             self.fail(f"at queue {queue_id}, offset {queue_offset} too: {self._what(number)}")
-            return
-        self._offsets[number] = queue_offset
-        if queue_id != _UNKNOWN:
-            self._queue_ids[number] = queue_id
 
     def _what(self, number: int) -> str:
         """Return all that is known of a message."""
@@ -207,9 +174,8 @@ class Recorder:
             for group, record in self._groups.items()
             if record.attempts[number]
         )
+        answer = "send answered" if self._is_sent[number] else "outcome of the send unknown"
         return (
-            f"message {number} of {_TOPICS[self._topics[number]]} "
-            f"({'send answered' if self._is_sent[number] else 'outcome of the send unknown'}; "
-            f"queue {self._queue_ids[number]}, offset {self._offsets[number]}; "
-            f"{groups or 'not delivered'})"
+            f"message {number} of {self._places.topic(number)} ({answer}; "
+            f"{self._places.text(number)}; {groups or 'not delivered'})"
         )

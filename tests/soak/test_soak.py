@@ -1,4 +1,4 @@
-"""The load in short: a quarter of a minute in peace, and half a minute of kills."""
+"""The load in short, over both transports at once: in peace, and while the brokers are killed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from commitbus.broker.config import Transport
-from tests.soak.run import Options, run
+from tests.soak.reign import Options
+from tests.soak.run import side_by_side
 
 SHORT = Options(seconds=15, rate=100, seed=0, log_file_bytes=2 << 20)
 
@@ -21,23 +22,22 @@ def seeded(options: Options) -> Options:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transport", list(Transport))
-def test_a_mixed_load_in_peace(tmp_path: Path, transport: Transport) -> None:
+def test_a_mixed_load_in_peace(tmp_path: Path) -> None:
     """Every call is answered, nothing is lost, nothing comes again, the store is sound."""
-    summary = asyncio.run(run(tmp_path, transport, seeded(SHORT)))
-    assert summary["failures"] == []
-    counts = summary["counts"]
-    for what in ("sent", "fetched", "given back", "forgotten", "introductions", "connections"):
-        assert counts[what] > 0, what
-    assert counts["delivered"] > counts["acked"] > counts["sent"]
+    summaries = asyncio.run(side_by_side(tmp_path, list(Transport), seeded(SHORT)))
+    assert [summary["failures"] for summary in summaries] == [[], []]
+    for counts in (summary["counts"] for summary in summaries):
+        for what in ("sent", "fetched", "given back", "forgotten", "introductions", "connections"):
+            assert counts[what] > 0, what
+        assert counts["delivered"] > counts["acked"] > counts["sent"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transport", list(Transport))
-def test_a_mixed_load_while_the_broker_is_killed(tmp_path: Path, transport: Transport) -> None:
+def test_a_mixed_load_while_the_broker_is_killed(tmp_path: Path) -> None:
     """What was answered stays true from process to process."""
-    options = replace(SHORT, seconds=20, kill_every_s=3.0)
-    summary = asyncio.run(run(tmp_path, transport, seeded(options)))
-    assert summary["failures"] == []
-    assert summary["counts"]["kills"] > 2
-    assert summary["counts"]["acked"] > summary["counts"]["sent"] > 0
+    options = seeded(replace(SHORT, seconds=20, kill_every_s=3.0))
+    summaries = asyncio.run(side_by_side(tmp_path, list(Transport), options))
+    assert [summary["failures"] for summary in summaries] == [[], []]
+    for counts in (summary["counts"] for summary in summaries):
+        assert counts["kills"] > 2
+        assert counts["acked"] > counts["sent"] > 0
