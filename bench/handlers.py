@@ -21,7 +21,7 @@ from commitbus.broker.config import BrokerConfig
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.methods import messaging_methods
 from commitbus.broker.rpc.call import Call
-from commitbus.broker.rpc.method import Method
+from commitbus.broker.rpc.method import Method, Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.rpc_latency import RpcLatency, timed_methods
 from commitbus.broker.server import RunningBroker, run_broker
@@ -126,8 +126,9 @@ async def parked(context: MessagingContext, receive: Method) -> Row:
         data = receive_request(group, BATCH, topic="Empty")
         for _ in range(PARKED_IN_GROUP):
             request = pb.ReceiveMessageRequest.FromString(data)
-            receiver = await handler(request, call_of(receive), Deliveries().take)
-            receiver.when_woken(trio.Event)
+            answer = handler(request, call_of(receive), Deliveries().take)
+            receiver = answer if isinstance(answer, Parked) else await answer
+            receiver.when_woken(lambda: None)
             waiting.append(receiver)
     each = (resident_bytes() - before) / PARKED
     for receiver in waiting:
@@ -152,8 +153,9 @@ async def row(name: str, messages: int, work: Awaitable[None]) -> Row:
 async def calls(method: Method, requests: Sequence[bytes]) -> None:
     """Make unary calls as a transport does; one that was refused is not a fast one."""
     handler: Any = method.handler
+    request_type: Any = method.request_type
     for request in requests:
-        answer = handler(method.request_type.FromString(request), call_of(method))
+        answer = handler(request_type.FromString(request), call_of(method))
         response: Any = answer if isinstance(answer, Message) else await answer
         response.SerializeToString()
         assert response.status.code == pb.OK, response.status.message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, final
 
 import trio
@@ -16,6 +16,7 @@ from commitbus.broker.messaging.message_codec import set_timestamp
 from commitbus.broker.messaging.pop import Batch, Demand
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
 from commitbus.broker.messaging.validate import duration_ms, group_name, invisible_ms, topic_name
+from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.method import Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -43,9 +44,9 @@ _NOTHING_NEW: Final = pb.ReceiveMessageResponse(
 """Sent as they are, never changed."""
 
 
-async def receive_message(
+def receive_message(
     context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call, send: Send
-) -> Parked | None:
+) -> Parked | Awaitable[Parked | None]:
     """Send one status, then messages, then the time of delivery; park while there are none.
 
     Messages that the client did not get to the last one become visible again after a second.
@@ -53,17 +54,59 @@ async def receive_message(
     try:
         client = context.clients.seen(call)
         until_s = shared_deadline_s(trio.current_time() + _polling_ms(request, call) / 1000)
-        demand = await _demand(context, request, client)
+        demand = _demand(context, request, client)
+        if context.metadata.topic(demand.topic) is None or not context.metadata.group(demand.group):
+            return _receive_anew(context, request, call, send)
+        topic = context.readable_topic(demand.topic)
+        context.consuming_group(demand.group)
         if demand.batch_size == 0:
-            with context.clients.streaming(client):
-                await trio.sleep_until(until_s)
-            await _finish(context, send, _NOTHING_NEW)
-            return None
+            return _answer_nothing(context, client, until_s, send)
         polling = Polling(context, demand, client, until_s, send)
     except REFUSALS as error:
-        await _finish(context, send, pb.ReceiveMessageResponse(status=status_of(error)))
+        return _refuse(context, send, error)
+    if _may_find(context, demand, topic):
+        return polling.resume()
+    Batch(context, demand).note_next_expiry()
+    return polling
+
+
+async def _receive_anew(
+    context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call, send: Send
+) -> Parked | None:
+    """Receive from a topic or for a group that does not exist yet, if it may be created."""
+    try:
+        await context.topic(request.message_queue.topic.name)
+        context.readable_topic(request.message_queue.topic.name)
+        await context.group(request.group.name)
+    except REFUSALS as error:
+        await _refuse(context, send, error)
         return None
-    return await polling.resume()
+    answer = receive_message(context, request, call, send)
+    return answer if isinstance(answer, Parked) else await answer
+
+
+async def _answer_nothing(
+    context: MessagingContext, client: Client, until_s: float, send: Send
+) -> None:
+    """Answer whoever takes no message at all, as late as anybody else."""
+    with context.clients.streaming(client):
+        await trio.sleep_until(until_s)
+    await _finish(context, send, _NOTHING_NEW)
+
+
+def _may_find(context: MessagingContext, demand: Demand, topic: TopicConfig) -> bool:
+    """Return whether a look may find something; for a call that would only park it spares a task.
+
+    A group that has not received from the topic yet begins to do so with a look.
+    """
+    now_ms = context.clock.now_ms()
+    for queue_id in range(topic.read_queue_nums):
+        progress = context.progress.get(demand.group, demand.topic, queue_id)
+        if progress is None or progress.may_have_expired(now_ms):
+            return True
+        if progress.next_offset < context.store.max_offset(demand.topic, queue_id):
+            return True
+    return False
 
 
 @final
@@ -111,8 +154,7 @@ class Polling(Parked):
             finally:
                 batch.finish()
         except REFUSALS as error:
-            response = pb.ReceiveMessageResponse(status=status_of(error))
-            await _finish(self._context, self._send, response)
+            await _refuse(self._context, self._send, error)
         except trio.Cancelled:
             idle_after_s = DISCONNECT_GRACE_S
             raise
@@ -160,10 +202,8 @@ class Polling(Parked):
             raise RpcError(StatusCode.DEADLINE_EXCEEDED, "the messages are read too slowly")
 
 
-async def _demand(
-    context: MessagingContext, request: pb.ReceiveMessageRequest, client: Client
-) -> Demand:
-    """Return what a request asks for, checked.
+def _demand(context: MessagingContext, request: pb.ReceiveMessageRequest, client: Client) -> Demand:
+    """Return what a request asks for, checked by itself.
 
     Raises:
         RequestError: the first thing that is wrong with it.
@@ -173,18 +213,12 @@ async def _demand(
     invisible = (
         AUTO_RENEW_INVISIBLE_MS if request.auto_renew else invisible_ms(request.invisible_duration)
     )
-    tags = parse_filter(request.filter_expression)
-    if context.metadata.topic(topic_text) is None:
-        await context.topic(topic_text)
-    topic = context.readable_topic(topic_text)
-    if context.metadata.group(group_text) is None:
-        await context.group(group_text)
-    group = context.consuming_group(group_text)
+    topic, group = context.metadata.topic(topic_text), context.metadata.group(group_text)
     # Of texts that are kept while the call is parked, those that are there anyway.
     return Demand(
-        group=group.name,
-        topic=topic.name,
-        tags=tags,
+        group=group.name if group else group_text,
+        topic=topic.name if topic else topic_text,
+        tags=parse_filter(request.filter_expression),
         batch_size=min(max(request.batch_size, 0), BATCH_MAX),
         invisible_ms=invisible,
         client_id=client.client_id,
@@ -215,6 +249,10 @@ def _polling_ms(request: pb.ReceiveMessageRequest, call: Call) -> int:
             raise BadRequestError(text)
         raise IllegalPollingTimeError(text)
     return remaining_ms - _ANSWER_MARGIN_MS
+
+
+async def _refuse(context: MessagingContext, send: Send, error: Exception) -> None:
+    await _finish(context, send, pb.ReceiveMessageResponse(status=status_of(error)))
 
 
 async def _finish(context: MessagingContext, send: Send, status: pb.ReceiveMessageResponse) -> None:
