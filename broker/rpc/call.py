@@ -56,9 +56,12 @@ class RpcError(Exception):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Call:
-    """One call, as its transport saw it arrive."""
+    """One call, as its transport saw it arrive. Nobody changes it.
+
+    Not frozen, because that makes one four times as dear, and each request needs one.
+    """
 
     method: str
     """The path, e.g. `/apache.rocketmq.v2.MessagingService/SendMessage`."""

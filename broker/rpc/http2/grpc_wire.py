@@ -33,7 +33,7 @@ COMPRESS_FROM_BYTES: Final = 1024
 _GZIP_LEVEL: Final = 1
 _GZIP_WBITS: Final = 31
 
-_TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_TIMEOUT_DIGITS_MAX: Final = 8
 _TIMEOUT_UNIT_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 
 # Everything but printable ASCII, and the percent sign itself.
@@ -46,17 +46,17 @@ def parse_timeout_s(value: bytes) -> float:
     Raises:
         RpcError: INTERNAL, it is none.
     """
-    match = _TIMEOUT.fullmatch(value)
-    if match is None:
+    digits, unit_s = value[:-1], _TIMEOUT_UNIT_S.get(value[-1:])
+    if unit_s is None or not digits.isdigit() or len(digits) > _TIMEOUT_DIGITS_MAX:
         raise RpcError(StatusCode.INTERNAL, "malformed grpc-timeout")
-    return int(match[1]) * _TIMEOUT_UNIT_S[match[2]]
+    return int(digits) * unit_s
 
 
 def format_timeout(seconds: float) -> bytes:
     """Return the `grpc-timeout` of at least so many seconds, in the finest unit that fits."""
     for unit, unit_s in reversed(_TIMEOUT_UNIT_S.items()):
         count = math.ceil(max(seconds, 0.0) / unit_s)
-        if count < 10**8:
+        if count < 10**_TIMEOUT_DIGITS_MAX:
             return b"%d%s" % (count, unit)
     return b"99999999H"
 
@@ -86,6 +86,18 @@ def encode_message(data: bytes, *, gzip: bool = False) -> bytes:
         data = zlib.compress(data, _GZIP_LEVEL, _GZIP_WBITS)
         return PREFIX.pack(1, len(data)) + data
     return PREFIX.pack(0, len(data)) + data
+
+
+def only_message(body: bytes, max_bytes: int) -> bytes | None:
+    """Return the message that makes up a whole body, as nearly every request does.
+
+    None if it is anything else: a `MessageReader` then tells what.
+    """
+    if len(body) < PREFIX_BYTES:
+        return None
+    flag, length = PREFIX.unpack_from(body)
+    is_plain_and_whole = not flag and length == len(body) - PREFIX_BYTES <= max_bytes
+    return body[PREFIX_BYTES:] if is_plain_and_whole else None
 
 
 def decompress(data: bytes | memoryview, max_bytes: int) -> bytes:

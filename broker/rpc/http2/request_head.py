@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final, final
 
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.http2.engine import Headers
 from commitbus.broker.rpc.http2.grpc_wire import ACCEPTED_ENCODINGS, status_fields
+from commitbus.broker.rpc.http2.response import RESPONSE_FIELDS
 from commitbus.broker.rpc.method import Method
 
-RESPONSE_FIELDS: Final = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 CONTENT_TYPE: Final = b"application/grpc"
 
 _NOT_POST: Final = ((b":status", b"405"), (b"allow", b"POST"), (b"content-type", b"text/plain"))
 _NOT_GRPC: Final = ((b":status", b"415"), (b"content-type", b"text/plain"))
+_IS_GRPC: Final = re.compile(rb"application/grpc(\Z|[+;])", re.IGNORECASE)
 _HINT: Final = b"This port speaks gRPC.\n"
 _ACCEPT_ENCODING: Final = (b"grpc-accept-encoding", b",".join(ACCEPTED_ENCODINGS))
 
@@ -40,8 +42,8 @@ def method_of(fields: Mapping[bytes, bytes], methods: Mapping[bytes, Method]) ->
         raise HeadRefusedError(_NOT_POST, b"" if verb == b"HEAD" else _HINT)
     # `application/grpc`, `application/grpc+proto`, `application/grpc;charset=utf-8`; whether it
     # also says `te: trailers` tells no more, and some proxies drop it.
-    kind, rest = fields.get(b"content-type", b"")[:16], fields.get(b"content-type", b"")[16:17]
-    if kind.lower() != CONTENT_TYPE or rest not in (b"", b"+", b";"):
+    kind = fields.get(b"content-type", b"")
+    if kind != CONTENT_TYPE and not _IS_GRPC.match(kind):
         raise HeadRefusedError(_NOT_GRPC, _HINT)
     method = methods.get(fields.get(b":path", b""))
     if method is None:

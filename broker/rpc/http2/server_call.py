@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Final, Protocol, final
 
 import trio
@@ -11,29 +12,21 @@ from commitbus.broker.rpc.call import Call, Response, RpcError, StatusCode
 from commitbus.broker.rpc.exchange import (
     MESSAGE_COST_BYTES,
     SEND_WINDOW_BYTES,
+    Crew,
     Exchange,
     Outcome,
     begin,
     encoded,
     parse,
 )
-from commitbus.broker.rpc.http2.engine import Engine, Headers
-from commitbus.broker.rpc.http2.grpc_wire import (
-    PREFIX,
-    PREFIX_BYTES,
-    MessageReader,
-    encode_message,
-    status_fields,
-)
+from commitbus.broker.rpc.http2.engine import Engine
+from commitbus.broker.rpc.http2.grpc_wire import MessageReader, encode_message, only_message
 from commitbus.broker.rpc.http2.metadata import Metadata
-from commitbus.broker.rpc.http2.request_head import RESPONSE_FIELDS
 from commitbus.broker.rpc.http2.request_stream import RequestStream
+from commitbus.broker.rpc.http2.response import respond, response_fields, status_of
 from commitbus.broker.rpc.http2.server_state import ServerState
-from commitbus.broker.rpc.method import Method, MethodKind
+from commitbus.broker.rpc.method import Later, Method, MethodKind, Parked
 from commitbus.broker.rpc.outcome import shutting_down
-
-_GZIP_FIELDS: Final = (*RESPONSE_FIELDS, (b"grpc-encoding", b"gzip"))
-_OK_FIELDS: Final = ((b"grpc-status", b"0"),)
 
 _CONNECTION_WINDOW_BYTES: Final = 4 * 1024 * 1024
 """The response streams of one connection wait when this much waits in all of them."""
@@ -58,6 +51,16 @@ class Connection(Protocol):
 
     def wake_when_flushed(self, call: ServerCall) -> None:
         """Call `make_room` after every flush until it returns True."""
+
+
+def begin_unary(
+    crew: Crew, method: Method, call: Call, data: bytes
+) -> bytes | RpcError | Later | Parked | Awaitable[object]:
+    """Call the handler of a unary call with its request; return what `begin` does."""
+    if crew.dismissed:
+        return shutting_down()
+    request = parse(method, data)
+    return request if isinstance(request, RpcError) else begin(method, call, (request, call))
 
 
 @final
@@ -103,14 +106,15 @@ class ServerCall:
             self._hold(self._requests.held_bytes)
             return
         self._connection.engine.consume(self.stream_id, len(data))
-        # Nearly every request comes in one piece.
-        if has_ended and self._reader is None and len(data) >= PREFIX_BYTES:
-            flag, length = PREFIX.unpack_from(data)
-            whole = length == len(data) - PREFIX_BYTES <= self._max_request_bytes()
-            if whole and not flag:
-                self._run_with(data[PREFIX_BYTES:])
-                return
-        self._assemble(data, has_ended=has_ended)
+        if self._exchange is not None:
+            return  # The handler was given these bytes as soon as the call was known.
+        message = None
+        if has_ended and self._reader is None:
+            message = only_message(data, self._method.max_request_bytes)
+        if message is None:
+            self._assemble(data, has_ended=has_ended)
+        else:
+            self._run_with(message)
 
     def _assemble(self, data: bytes, *, has_ended: bool) -> None:
         """Collect the one request of a call whose handler does not read itself."""
@@ -173,10 +177,7 @@ class ServerCall:
         self._connection.flush_soon()
 
     def _new_reader(self) -> MessageReader:
-        return MessageReader(self._max_request_bytes(), is_gzip=self._is_gzip)
-
-    def _max_request_bytes(self) -> int:
-        return min(self._method.max_request_bytes, self._state.limits.max_message_bytes)
+        return MessageReader(self._method.max_request_bytes, is_gzip=self._is_gzip)
 
     # The handler
 
@@ -193,8 +194,14 @@ class ServerCall:
             # Streams last, a unary call is over in milliseconds.
             if method.kind is not MethodKind.UNARY and isinstance(call.metadata, Metadata):
                 call.metadata.shrink(self._state.shared_bytes)
-            self._exchange = Exchange(method, call, crew=self._state.crew, finish=self.finish)
-            self._exchange.wait_for(answer)
+            self.wait_for(answer)
+
+    def wait_for(self, answer: Later | Parked | Awaitable[object]) -> None:
+        """End the call with what its handler, which has begun, will answer."""
+        self._exchange = Exchange(
+            self._method, self._call, crew=self._state.crew, finish=self.finish
+        )
+        self._exchange.wait_for(answer)
 
     def client_is_gone(self) -> None:
         """End the call: the stream was reset, or the connection is lost."""
@@ -233,15 +240,10 @@ class ServerCall:
 
     def _respond(self, outcome: Outcome) -> None:
         engine, stream_id = self._connection.engine, self.stream_id
-        if isinstance(outcome, bytes):
-            data = encode_message(outcome, gzip=self._is_gzip)
-            engine.submit_response(stream_id, self._fields(), data, _OK_FIELDS)
-            return
-        trailers = _OK_FIELDS if outcome is None else status_fields(outcome)
-        if self._has_begun:
-            engine.submit_trailers(stream_id, trailers)
+        if not self._has_begun or isinstance(outcome, bytes):
+            respond(engine, stream_id, outcome, is_gzip=self._is_gzip)
         else:
-            engine.submit_headers(stream_id, (*RESPONSE_FIELDS, *trailers), end_stream=True)
+            engine.submit_trailers(stream_id, status_of(outcome))
 
     async def send(self, *responses: Response) -> None:
         """Queue the next responses; wait while too much waits for the client to read.
@@ -257,7 +259,7 @@ class ServerCall:
         data = b"".join([encode_message(encoded(one), gzip=is_gzip) for one in responses])
         if not self._has_begun:
             self._has_begun = True
-            engine.submit_headers(self.stream_id, self._fields())
+            engine.submit_headers(self.stream_id, response_fields(is_gzip=is_gzip))
         engine.submit_data(self.stream_id, data)
         self._queued_messages += len(responses)
         if engine.unsent_bytes(self.stream_id) < _FLUSH_BYTES:
@@ -297,6 +299,3 @@ class ServerCall:
     def _check_open(self) -> None:
         if self._is_over:
             raise RpcError(StatusCode.CANCELLED, "the call is over")
-
-    def _fields(self) -> Headers:
-        return _GZIP_FIELDS if self._is_gzip else RESPONSE_FIELDS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol, final
 
 import trio
@@ -66,7 +67,12 @@ class ServerState:
         self, methods: Sequence[Method], limits: ServerLimits, nursery: trio.Nursery
     ) -> None:
         """Handlers run in this nursery."""
-        self.methods = {method.path.encode(): method for method in methods}
+        self.methods = {
+            method.path.encode(): replace(
+                method, max_request_bytes=min(method.max_request_bytes, limits.max_message_bytes)
+            )
+            for method in methods
+        }
         self.limits = limits
         self.crew = Crew(nursery)
         self.flusher = Flusher()
