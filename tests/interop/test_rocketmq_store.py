@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -30,6 +27,7 @@ from commitbus.commitlog.clock import SystemClock
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import Record
 from commitbus.indexfile.index_format import KeyKind
+from tests.interop.java_program import build_java, run_tool
 
 PROJECT = Path(__file__).with_name("rocketmq_store")
 WRITER = Path(__file__).with_name("store_writer.py")
@@ -50,42 +48,13 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def original() -> Original:
     """RocketMQ's side: run `StoreProgram` on a directory and return the lines it prints."""
-    if missing := [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]:
-        pytest.skip(f"RocketMQ's classes need a JDK and Maven; missing: {', '.join(missing)}")
-    default = Path(tempfile.gettempdir()) / "commitbus-interop"
-    work = Path(os.environ.get("INTEROP_WORK", default)) / "rocketmq_store"
-    library, classes = work / "lib", work / "classes"
-    work.mkdir(parents=True, exist_ok=True)
-    if not library.is_dir():
-        with tempfile.TemporaryDirectory(dir=work) as fresh:
-            output = Path(fresh) / "lib"
-            run_tool("mvn", "-q", "-B", "-f", str(PROJECT / "pom.xml"),
-                     "dependency:copy-dependencies", f"-DoutputDirectory={output}")  # fmt: skip
-            output.rename(library)
-    source = PROJECT / "src" / "main" / "java" / "StoreProgram.java"
-    stamp = classes / hashlib.sha256(source.read_bytes()).hexdigest()
-    if not stamp.exists():
-        run_tool("javac", "-encoding", "UTF-8", "-cp", f"{library}/*", "-d", str(classes),
-                 str(source))  # fmt: skip
-        stamp.touch()
-    class_path = f"{classes}:{PROJECT / 'src' / 'main' / 'resources'}:{library}/*"
-    java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
-            "-Dfile.encoding=UTF-8", f"-Duser.home={work}", "-cp", class_path]  # fmt: skip
+    java = build_java(PROJECT, "StoreProgram")
 
     def run(command: str, directory: Path, *name: str) -> list[Line]:
-        output = run_tool(*java, "StoreProgram", command, str(directory), *SIZES, *name)
+        output = run_tool(*java, command, str(directory), *SIZES, *name)
         return [json.loads(line) for line in output.splitlines()]
 
     return run
-
-
-def run_tool(*command: str) -> str:
-    """Run a program to its end; if it fails, what it printed is the test's failure."""
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=RUN_LIMIT_S * 5, check=False
-    )
-    assert done.returncode == 0, f"{command[0]} failed:\n{done.stdout[-2000:]}{done.stderr}"
-    return done.stdout
 
 
 def write_ours(directory: Path, name: str, *, kill: bool = False) -> list[Line]:
