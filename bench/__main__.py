@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from bench import store_process
 from bench.broker import memory_idle, start_to_first_send, unary_send
 from bench.bulk import bulk_awaited, bulk_streams
+from bench.filters import filters
 from bench.handlers import handlers
 from bench.measure import OURS, Benchmark, Row, clean_up_when_terminated, report, run_rounds
 from bench.peers.jvm import PeerMissingError
@@ -32,6 +33,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "lookup": look_up,
     "visible": append_to_visible,
     "store-memory": store_process.memory_idle,
+    "filters": filters,
     "handlers": handlers,
     "send": unary_send,
     "bulk": bulk_streams,

@@ -1,0 +1,1 @@
+"""Which messages a consumer wants: by tag and by SQL expression, without I/O or protocol."""

@@ -1,0 +1,68 @@
+"""Filters by tag: `A || B`, and `*` for everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final, final
+
+from commitbus.broker.filters.encoded_properties import PropertyFinder
+from commitbus.broker.filters.errors import FilterExpressionError
+from commitbus.commitlog.record_format import tags_code
+
+TAG_EXPRESSION_LENGTH_MAX: Final = 16384
+_TAGS: Final = "TAGS"
+_finder: Final = PropertyFinder((_TAGS,))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TagFilter:
+    """Accepts messages with one of some tags, or every message."""
+
+    tags: frozenset[str] | None
+    """None: every message, tagged or not."""
+    tags_codes: frozenset[int] | None = field(init=False)
+    """Of `tags`. Different tags may share one."""
+
+    def __post_init__(self) -> None:
+        codes = None if self.tags is None else frozenset(map(tags_code, self.tags))
+        object.__setattr__(self, "tags_codes", codes)
+
+    def matches(self, tag: str | None) -> bool:
+        """Return whether a message with this tag (None: without one) is wanted."""
+        return self.tags is None or tag in self.tags
+
+    def accepts(self, properties: Mapping[str, str]) -> bool:
+        """See `MessageFilter`."""
+        return self.matches(properties.get(_TAGS))
+
+    def accepts_encoded(self, properties: bytes | memoryview) -> bool:
+        """See `MessageFilter`."""
+        return self.tags is None or self.matches(_finder.find(properties).get(_TAGS))
+
+
+EVERYTHING: Final = TagFilter(None)
+
+
+@lru_cache(maxsize=1024)
+def parse_tags(text: str) -> TagFilter:
+    """Return the filter for `A || B`: tags are compared exactly, without the blanks around them.
+
+    An asterisk alone, or nothing, means everything. An asterisk among tags is a tag.
+
+    Raises:
+        FilterExpressionError: It is too long, or there are bars and no tag.
+    """
+    if len(text) > TAG_EXPRESSION_LENGTH_MAX:
+        raise FilterExpressionError(
+            f"filter expression of {len(text)} characters, at most {TAG_EXPRESSION_LENGTH_MAX} are "
+            "allowed"
+        )
+    if text.strip() in {"", "*"}:
+        return EVERYTHING
+    tags = frozenset(tag for part in text.split("||") if (tag := part.strip()))
+    if not tags:
+        raise FilterExpressionError(f"filter expression {text!r} names no tag")
+    return TagFilter(tags)
