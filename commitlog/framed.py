@@ -41,7 +41,7 @@ class FramedBatch:
 
     topic: str
     queue_id: int
-    records: bytes
+    records: bytes | memoryview
     """Of each record its body, then its properties as `encode_properties` returns them."""
     body_bytes: Int64s
     """Shape (records,)."""
@@ -80,7 +80,7 @@ class FramedBatch:
             raise ValueError("properties do not end with a separator")
         for row in np.flatnonzero(self.properties_bytes >= ZERO_RUN_BYTES).tolist():
             end = int(ends[row])
-            if ZERO_RUN in self.records[end - int(self.properties_bytes[row]) : end]:
+            if ZERO_RUN in bytes(self.records[end - int(self.properties_bytes[row]) : end]):
                 raise MessageRefusedError(
                     "a run of zeros in the properties", ZERO_RUN_BYTES, ZERO_RUN_BYTES - 1
                 )

@@ -8,9 +8,11 @@ from contextlib import ExitStack, suppress
 from typing import Final, final
 
 import trio
+from google.protobuf.message import DecodeError
 
 from commitbus.broker.bulk.context import BulkContext
 from commitbus.broker.bulk.frames import Frames, FramesError, checksum, decode_frames
+from commitbus.broker.bulk.large_field import take_out
 from commitbus.broker.bulk.producers import PRODUCER_ID_BYTES, Producer, Stored
 from commitbus.broker.bulk.status import REFUSALS, refusal
 from commitbus.broker.bulk.validate import (
@@ -39,17 +41,16 @@ what is stored is not held, only where it lies."""
 
 
 async def append(
-    context: BulkContext, requests: AsyncIterator[pb.AppendRequest], call: Call, send: Send
+    context: BulkContext, requests: AsyncIterator[bytes], call: Call, send: Send
 ) -> None:
     """Serve one Append call.
 
     Raises:
         RpcError: a batch, or the start, is refused. What was stored before is acknowledged first.
     """
-    request = await anext(requests, None)
-    if request is None or request.WhichOneof("content") != "start":
+    start, _ = _parsed(await anext(requests, b""))
+    if not isinstance(start, pb.AppendStart):
         raise RpcError(StatusCode.INVALID_ARGUMENT, "the first request must be a start")
-    start = request.start
     with ExitStack() as stack:
         try:
             topic = await _checked_topic(context, start.topic)
@@ -64,6 +65,33 @@ async def append(
         await send(_limits(context))
         stream = _AppendStream(context, topic.name, call, producer, durable=start.durable)
         await stream.run(requests, send)
+
+
+def _parsed(request: bytes) -> tuple[pb.AppendStart | pb.AppendBatch | None, memoryview]:
+    """Return the content of a request, and the records of a batch, which are not in it.
+
+    What is empty is a batch without records.
+
+    Raises:
+        RpcError: it is no request.
+    """
+    try:
+        view = memoryview(request)
+        others, place = take_out(view, pb.AppendRequest.BATCH_FIELD_NUMBER)
+        if not others:
+            batch = view[place]
+            head, place = take_out(batch, pb.AppendBatch.RECORDS_FIELD_NUMBER)
+            return pb.AppendBatch.FromString(head), batch[place]
+        message = pb.AppendRequest.FromString(request)
+    except DecodeError:
+        raise RpcError(StatusCode.INTERNAL, "the request message cannot be parsed") from None
+    match message.WhichOneof("content"):
+        case "start":
+            return message.start, memoryview(b"")
+        case "batch":
+            return message.batch, memoryview(message.batch.records)
+        case _:
+            return None, memoryview(b"")
 
 
 async def _checked_topic(context: BulkContext, name: str) -> TopicConfig:
@@ -111,7 +139,7 @@ class _AppendStream:
         self._durability = context.on_disk if durable else context.messaging.durability
         self._max_body_bytes = context.messaging.config.max_body_bytes
 
-    async def run(self, requests: AsyncIterator[pb.AppendRequest], send: Send) -> None:
+    async def run(self, requests: AsyncIterator[bytes], send: Send) -> None:
         """Store batches until the client sends no more, or one is refused."""
         refused: RpcError | None = None
         to_acknowledge, stored = trio.open_memory_channel[tuple[int, Stored]](WINDOW_BATCHES)
@@ -127,18 +155,18 @@ class _AppendStream:
         if refused is not None:
             raise refused
 
-    async def _take(self, request: pb.AppendRequest) -> tuple[int, Stored]:
+    async def _take(self, request: bytes) -> tuple[int, Stored]:
         """Store a batch, or find it stored."""
-        if request.WhichOneof("content") != "batch":
+        batch, records = _parsed(request)
+        if not isinstance(batch, pb.AppendBatch):
             raise RpcError(StatusCode.INVALID_ARGUMENT, "only the first request is a start")
-        batch = request.batch
         try:
-            return batch.sequence, await self._store_once(batch)
+            return batch.sequence, await self._store_once(batch, records)
         except REFUSALS as error:
             raise refusal(error, f"batch {batch.sequence}") from None
 
-    async def _store_once(self, batch: pb.AppendBatch) -> Stored:
-        frames = self._checked(batch)
+    async def _store_once(self, batch: pb.AppendBatch, records: memoryview) -> Stored:
+        frames = self._checked(batch, records)
         if self._producer is not None:
             stored = await self._producer.stored_before(batch.sequence, frames)
             if stored is not None:
@@ -148,8 +176,8 @@ class _AppendStream:
             topic = await self._context.messaging.topic(self._topic)
         return self._store(topic, batch, frames)
 
-    def _checked(self, batch: pb.AppendBatch) -> Frames:
-        lengths, records = batch.lengths, batch.records
+    def _checked(self, batch: pb.AppendBatch, records: memoryview) -> Frames:
+        lengths = batch.lengths
         check_size(lengths, records, max_body_bytes=self._max_body_bytes)
         if batch.HasField("checksum") and batch.checksum != checksum(lengths, records):
             raise MessageCorruptedError("the batch does not match its checksum")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
 
 import trio
@@ -11,6 +12,7 @@ from isal.isal_zlib import crc32
 
 from commitbus.broker.bulk.arrivals import ANY_TOPIC
 from commitbus.broker.bulk.context import BulkContext
+from commitbus.broker.bulk.large_field import before_field
 from commitbus.broker.bulk.status import REFUSALS, refusal
 from commitbus.broker.messaging.errors import BadRequestError
 from commitbus.broker.messaging.filters import parse_filter
@@ -122,16 +124,19 @@ def _slice_bytes(wanted: int) -> int:
     return wanted or SLICE_BYTES
 
 
-def _response(part: Slice, end_offset: int, queue_id: int, *, checksums: bool) -> pb.FetchResponse:
-    return pb.FetchResponse(
+def _response(part: Slice, end_offset: int, queue_id: int, *, checksums: bool) -> bytes:
+    head = pb.FetchResponse(
         queue_id=queue_id,
         first_offset=part.first_offset,
         record_count=part.record_count,
         next_offset=part.next_offset,
         end_offset=end_offset,
-        records=part.records,
+        sizes=part.sizes,
         checksum=crc32(part.records) if checksums else None,
-    )
+    ).SerializeToString()
+    records = part.records
+    before = before_field(head, pb.FetchResponse.RECORDS_FIELD_NUMBER, len(records))
+    return b"".join((before, records))
 
 
 # A topic
@@ -147,80 +152,109 @@ class _Cursor:
 
 
 @final
-@dataclass(frozen=True, slots=True)
 class _TopicReader:
-    store: MessageStore
-    topic: str
-    slice_bytes: int
-    wanted: WantedTags | None
-    checksums: bool
-    cursors: list[_Cursor] = field(default_factory=list)
+    """Where each queue of a topic is read."""
 
-    def read(self, cursor: _Cursor) -> pb.FetchResponse | None:
-        """Return the next slice of a queue, None at its end. May wait for a disk."""
-        part = self.store.queue_slice(
-            self.topic, cursor.queue_id, cursor.next_offset, self.slice_bytes, self.wanted
-        )
+    def __init__(self, context: BulkContext, name: str, what: pb.FetchTopic) -> None:
+        self._context, self._store, self._what = context, context.store, what
+        self.topic = name
+        self._slice_bytes = _slice_bytes(what.slice_bytes_max)
+        self._wanted = _wanted(what.tags)
+        self._has_others = what.other_queues or not what.queues
+        self._queue_count = 0
+        self.cursors: list[_Cursor] = []
+
+    async def begin(self) -> list[bytes]:
+        """Find where to begin; return the slices that say where."""
+        count = self._context.messaging.readable_topic(self.topic).read_queue_nums
+        for queue in self._what.queues:
+            if not 0 <= queue.queue_id < count:
+                raise BadRequestError(
+                    f"topic {self.topic} has {count} readable queues, not one {queue.queue_id}"
+                )
+        queues = {queue.queue_id: queue.position for queue in self._what.queues}
+        if self._has_others:
+            queues |= {
+                queue_id: self._what.begin for queue_id in range(count) if queue_id not in queues
+            }
+        self._queue_count = count
+        return [await self._begin(queue_id, position) for queue_id, position in queues.items()]
+
+    async def begin_new_queues(self) -> list[bytes]:
+        """Take in the queues that the topic got since, if they are wanted.
+
+        Raises:
+            RequestError: It may not be read any more.
+        """
+        count = self._context.messaging.readable_topic(self.topic).read_queue_nums
+        new = range(self._queue_count, count) if self._has_others else range(0)
+        self._queue_count = max(self._queue_count, count)
+        return [await self._begin(queue_id, pb.Position()) for queue_id in new]
+
+    async def _begin(self, queue_id: int, position: pb.Position) -> bytes:
+        """Return the empty slice that says where a queue begins."""
+        offset = await trio.to_thread.run_sync(_begin, self._store, self.topic, queue_id, position)
+        cursor = _Cursor(queue_id, offset)
+        self.cursors.append(cursor)
+        return self.response(cursor, Slice(offset, 0, offset, b"", b""))
+
+    def has_more(self, cursor: _Cursor) -> bool:
+        """Return whether something of a queue was not read yet."""
+        return cursor.next_offset < self._store.max_offset(self.topic, cursor.queue_id)
+
+    async def read(self, cursor: _Cursor) -> Slice | None:
+        """Return the next slice of a queue, None at its end."""
+        part = self._read(cursor, only_cached=True)
+        if part is None:
+            part = await trio.to_thread.run_sync(partial(self._read, cursor, only_cached=False))
+        assert part is not None, "only what is not cached can be missing"
         if part.next_offset == cursor.next_offset:
             return None
         cursor.next_offset = QueueOffset(part.next_offset)
-        return self._response(cursor, part)
+        return part
 
-    def begin(self, cursor: _Cursor) -> pb.FetchResponse:
-        """Return the empty slice that says where a queue begins."""
-        offset = cursor.next_offset
-        return self._response(cursor, Slice(offset, 0, offset, b""))
+    def _read(self, cursor: _Cursor, *, only_cached: bool) -> Slice | None:
+        return self._store.queue_slice(
+            self.topic, cursor.queue_id, cursor.next_offset, self._slice_bytes, self._wanted,
+            only_cached=only_cached,
+        )  # fmt: skip
 
-    def _response(self, cursor: _Cursor, part: Slice) -> pb.FetchResponse:
-        end_offset = self.store.max_offset(self.topic, cursor.queue_id)
-        return _response(part, end_offset, cursor.queue_id, checksums=self.checksums)
+    def response(self, cursor: _Cursor, part: Slice) -> bytes:
+        """Return what the client gets for a slice."""
+        end_offset = self._store.max_offset(self.topic, cursor.queue_id)
+        return _response(part, end_offset, cursor.queue_id, checksums=self._what.checksums)
 
 
 async def _fetch_topic(
     context: BulkContext, what: pb.FetchTopic, credit: _Credit, send: Send
 ) -> None:
     name = topic_name(v2.Resource(name=what.topic))
-    topic = context.messaging.readable_topic(name)
-    reader = _TopicReader(
-        context.store, name, _slice_bytes(what.slice_bytes_max), _wanted(what.tags), what.checksums
-    )
-    queues = list(what.queues) or [
-        pb.QueuePosition(queue_id=queue_id, position=what.begin)
-        for queue_id in range(topic.read_queue_nums)
-    ]
-    for queue in queues:
-        if not 0 <= queue.queue_id < topic.read_queue_nums:
-            raise BadRequestError(
-                f"topic {name} has {topic.read_queue_nums} readable queues, not one "
-                f"{queue.queue_id}"
-            )
-        begin = await trio.to_thread.run_sync(_begin, context.store, name, queue)
-        cursor = _Cursor(queue.queue_id, begin)
-        reader.cursors.append(cursor)
-        await send(reader.begin(cursor))
+    reader = _TopicReader(context, name, what)
+    await send(*await reader.begin())
     while True:
         arrival = context.arrivals.next(name)
+        if new := await reader.begin_new_queues():
+            await send(*new)
         if not await _send_round(reader, credit, send):
             return
-        if any(c.next_offset < context.store.max_offset(name, c.queue_id) for c in reader.cursors):
+        if any(map(reader.has_more, reader.cursors)):
             continue
         if not what.follow:
             return
         await arrival.wait()
-        context.messaging.readable_topic(name)
 
 
 async def _send_round(reader: _TopicReader, credit: _Credit, send: Send) -> bool:
     """Send a slice of each queue that has one; False when the client grants no more."""
     for cursor in reader.cursors:
-        if cursor.next_offset >= reader.store.max_offset(reader.topic, cursor.queue_id):
+        if not reader.has_more(cursor):
             continue
         if not await credit.wait():
             return False
-        response = await trio.to_thread.run_sync(reader.read, cursor)
-        if response is not None:
-            credit.use(len(response.records))
-            await send(response)
+        part = await reader.read(cursor)
+        if part is not None:
+            credit.use(len(part.records))
+            await send(reader.response(cursor, part))
     return True
 
 
@@ -231,13 +265,12 @@ def _wanted(tags: str) -> WantedTags | None:
     return WantedTags(tag_filter.tags_codes, tag_filter.tags)
 
 
-def _begin(store: MessageStore, topic: str, queue: pb.QueuePosition) -> QueueOffset:
+def _begin(store: MessageStore, topic: str, queue_id: int, position: pb.Position) -> QueueOffset:
     """Return where to begin in a queue. May wait for a disk.
 
     Raises:
         OffsetOutOfRangeError: behind the queue's end, or negative.
     """
-    queue_id, position = queue.queue_id, queue.position
     first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
     match position.WhichOneof("at"):
         case "queue_offset":
@@ -264,7 +297,7 @@ async def _fetch_log(context: BulkContext, what: pb.FetchLog, credit: _Credit, s
     start = PhysicalOffset(what.physical_offset if what.HasField("physical_offset") else first)
     if not first <= start <= end:
         raise OffsetOutOfRangeError("physical offset", start, first, end)
-    await send(_response(Slice(start, 0, start, b""), end, 0, checksums=what.checksums))
+    await send(_response(Slice(start, 0, start, b"", b""), end, 0, checksums=what.checksums))
     while True:
         arrival = context.arrivals.next(ANY_TOPIC)
         while start < (end := store.confirm_offset):

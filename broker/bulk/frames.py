@@ -37,7 +37,7 @@ class FramesError(ValueError):
 class Frames:
     """The records of a batch."""
 
-    records: bytes
+    records: memoryview
     body_bytes: Int64s
     """Shape (records,)."""
     properties_bytes: Int64s
@@ -57,19 +57,20 @@ class Frames:
         """Return the properties of each record."""
         ends = self.ends
         bounds = zip((ends - self.properties_bytes).tolist(), ends.tolist(), strict=True)
-        return [self.records[start:end] for start, end in bounds]
+        return [self.records[start:end].tobytes() for start, end in bounds]
 
     def bodies(self) -> list[bytes]:
         """Return the body of each record."""
         body_ends = self.ends - self.properties_bytes
         bounds = zip((body_ends - self.body_bytes).tolist(), body_ends.tolist(), strict=True)
-        return [self.records[start:end] for start, end in bounds]
+        return [self.records[start:end].tobytes() for start, end in bounds]
 
     def with_last_properties(self, more: bytes) -> Frames:
         """Return the same records, the last one with more properties."""
         properties_bytes = self.properties_bytes.copy()
         properties_bytes[-1] += len(more)
-        return Frames(self.records + more, self.body_bytes, properties_bytes)
+        records = memoryview(b"".join((self.records, more)))
+        return Frames(records, self.body_bytes, properties_bytes)
 
 
 def encode_frames(parts: Sequence[bytes]) -> tuple[bytes, bytes]:
@@ -83,7 +84,7 @@ def encode_frames(parts: Sequence[bytes]) -> tuple[bytes, bytes]:
     return lengths, b"".join(parts)
 
 
-def decode_frames(lengths: bytes, records: bytes) -> Frames:
+def decode_frames(lengths: bytes, records: bytes | memoryview) -> Frames:
     """Return the records of a batch.
 
     Raises:
@@ -95,9 +96,9 @@ def decode_frames(lengths: bytes, records: bytes) -> Frames:
     total = int(table.sum())
     if total != len(records):
         raise FramesError(f"the lengths add up to {total} bytes, but there are {len(records)}")
-    return Frames(records, table[0], table[1])
+    return Frames(memoryview(records), table[0], table[1])
 
 
-def checksum(lengths: bytes, records: bytes) -> int:
+def checksum(lengths: bytes, records: bytes | memoryview) -> int:
     """Return the checksum of a batch."""
     return crc32(records, crc32(lengths))

@@ -8,8 +8,8 @@ from commitbus.broker.bulk.append import append
 from commitbus.broker.bulk.context import BulkContext
 from commitbus.broker.bulk.fetch import fetch
 from commitbus.broker.bulk.paths import APPEND, FETCH
+from commitbus.broker.bulk.validate import request_bytes_max
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 
@@ -21,10 +21,10 @@ def bulk_methods(messaging: MessagingContext) -> list[Method]:
         Method(
             APPEND,
             MethodKind.BIDI,
-            pb.AppendRequest,
+            None,
             pb.AppendResponse,
             partial(append, context),
-            MAX_MESSAGE_BYTES,
+            request_bytes_max(messaging.config.max_body_bytes),
         ),
         Method(
             FETCH,

@@ -64,7 +64,15 @@ def batch_bytes_max(max_body_bytes: int) -> int:
     return max_body_bytes + MAX_PROPERTIES_BYTES
 
 
-def check_size(lengths: bytes, records: bytes, *, max_body_bytes: int) -> None:
+def request_bytes_max(max_body_bytes: int) -> int:
+    """Return how large a request may be that is looked at.
+
+    Twice the largest that can be right: a batch that is a little too large is told so by name.
+    """
+    return 2 * (batch_bytes_max(max_body_bytes) + RECORDS_MAX * LENGTHS_BYTES)
+
+
+def check_size(lengths: bytes, records: bytes | memoryview, *, max_body_bytes: int) -> None:
     """Check how large a batch is, before anything is made of it.
 
     Raises:

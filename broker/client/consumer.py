@@ -11,6 +11,7 @@ from typing import Final, Literal, Self, TypeAlias, final
 
 import trio
 
+from commitbus.broker.bulk.large_field import take_out
 from commitbus.broker.bulk.paths import FETCH
 from commitbus.broker.client.batch import Message, MessageBatch
 from commitbus.broker.client.errors import (
@@ -193,18 +194,29 @@ class Consumer:
             what.CopyFrom(self._what)
             del what.queues[:]
             what.queues.extend(_queues(self._received_to))
+            # A queue that the topic got since is new to its last record.
+            what.other_queues = not self._what.queues
+            if what.begin.latest:
+                what.ClearField("begin")
         held_bytes = sum(len(batch.records) for batch in self._received)
         self._ungranted_bytes = 0
         credit = max(0, self._options.read_ahead_bytes - held_bytes)
         request = pb.FetchRequest(topic=what, credit_bytes=credit)
         await call.send(request.SerializeToString())
         while (data := await call.receive()) is not None:
-            response = pb.FetchResponse.FromString(data)
+            head, place = take_out(memoryview(data), pb.FetchResponse.RECORDS_FIELD_NUMBER)
+            response = pb.FetchResponse.FromString(head)
             self._received_to[response.queue_id] = response.next_offset
             self.positions.setdefault(response.queue_id, response.first_offset)
             self.ends[response.queue_id] = response.end_offset
             if response.record_count:
-                batch = MessageBatch(response.records, response.queue_id, response.next_offset)
+                batch = MessageBatch(
+                    data,
+                    place,
+                    response.sizes,
+                    queue_id=response.queue_id,
+                    next_offset=response.next_offset,
+                )
                 self._received.append(batch)
                 self._arrived.set()
         self._has_ended = True

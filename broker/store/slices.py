@@ -13,6 +13,7 @@ from commitbus.commitlog.commit_log import CommitLog
 from commitbus.commitlog.errors import CorruptRecordError
 from commitbus.commitlog.kernels import TopicTable, kernels
 from commitbus.commitlog.kernels.columns import POSITION, SIZE, Int64s
+from commitbus.commitlog.page_cache import is_cached
 from commitbus.commitlog.record_format import check_record, find_names
 from commitbus.commitlog.record_scanner import StopKind, stop_at
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
@@ -20,6 +21,7 @@ from commitbus.consumequeue.consume_queue import ConsumeQueue
 
 UNITS_MAX: Final = 8192
 """Records looked at for one slice: one of a MiB has as many if they are of 128 bytes."""
+_SIZE_IN_TABLE: Final = np.dtype("<u4")
 
 
 @final
@@ -32,6 +34,8 @@ class Slice(NamedTuple):
     next_offset: int
     """Where the slice behind this one begins."""
     records: bytes
+    sizes: bytes
+    """Of each record, u32 little-endian."""
 
 
 @final
@@ -50,13 +54,28 @@ def queue_slice(
     *,
     max_bytes: int,
     wanted: WantedTags | None,
-) -> Slice:
+    only_cached: bool = False,
+) -> Slice | None:
     """Return records of a queue from `start` on, `max_bytes` of them or a single longer one.
+
+    Args:
+        log: Has the records.
+        queue: Says where they are.
+        start: Queue offset of the first one.
+        end: Of the one behind the last that may be shown.
+        max_bytes: Of records.
+        wanted: The tags, all when None.
+        only_cached: Return None instead of waiting for a disk for a record.
 
     Raises:
         OffsetOutOfRangeError: Retention has deleted what is asked for.
     """
-    units = queue.units_array(start, min(UNITS_MAX, end - start))
+    most = min(UNITS_MAX, end - start)
+    if wanted is None:
+        # As many as there are if they are a little smaller than the first one on average.
+        first_bytes = int(queue.units_array(start, 1)["size_bytes"][0])
+        most = min(most, 1 + max_bytes * 5 // (4 * first_bytes))
+    units = queue.units_array(start, most)
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size_bytes"].astype(np.int64)
     if wanted is None:
@@ -67,14 +86,23 @@ def queue_slice(
     is_cut = fitting < len(chosen)
     next_offset = start + (int(chosen[fitting]) if is_cut else len(units))
     chosen = chosen[:fitting]
-    parts = _copy(log, offsets[chosen], sizes[chosen])
+    parts = _copy(log, offsets[chosen], sizes[chosen], only_cached=only_cached)
+    if parts is None:
+        return None
+    records = b"".join(parts)
     if wanted is not None:
-        records = memoryview(b"".join(parts))
-        return _with_tags(records, start + chosen, sizes[chosen], next_offset, wanted.tags)
-    return Slice(start, len(chosen), next_offset, b"".join(parts))
+        view = memoryview(records)
+        return _with_tags(view, start + chosen, sizes[chosen], next_offset, wanted.tags)
+    return Slice(start, len(chosen), next_offset, records, _table(sizes[chosen]))
 
 
-def _copy(log: CommitLog, offsets: Int64s, sizes: Int64s) -> list[bytes]:
+def _table(sizes: Int64s) -> bytes:
+    return sizes.astype(_SIZE_IN_TABLE).tobytes()
+
+
+def _copy(
+    log: CommitLog, offsets: Int64s, sizes: Int64s, *, only_cached: bool
+) -> list[bytes] | None:
     """Return the bytes of records, in order; those in one file as one item."""
     if not len(offsets):
         return []
@@ -92,6 +120,8 @@ def _copy(log: CommitLog, offsets: Int64s, sizes: Int64s) -> list[bytes]:
         base = file * file_bytes
         length = max(end for _, end in runs) - base
         with log.pin(PhysicalOffset(base), length) as view:
+            if only_cached and not is_cached(view[min(start for start, _ in runs) - base :]):
+                return None
             parts.append(b"".join([view[start - base : end - base] for start, end in runs]))
     return parts
 
@@ -105,6 +135,7 @@ def _with_tags(
 ) -> Slice:
     """Return the records that have one of the tags indeed: different tags may share a code."""
     kept: list[memoryview] = []
+    kept_sizes: list[int] = []
     first = next_offset
     position = 0
     for queue_offset, size in zip(queue_offsets.tolist(), sizes.tolist(), strict=True):
@@ -113,7 +144,10 @@ def _with_tags(
         if tags_of(record) in tags:
             first = min(first, queue_offset)
             kept.append(record)
-    return Slice(first, len(kept), next_offset, b"".join(kept))
+            kept_sizes.append(size)
+    return Slice(
+        first, len(kept), next_offset, b"".join(kept), _table(np.array(kept_sizes, np.int64))
+    )
 
 
 _PHYSICAL_OFFSET: Final = slice(28, 36)
@@ -159,7 +193,7 @@ class LogSlices:
             if stop.kind not in (StopKind.FILE_END, StopKind.BLANK):
                 raise CorruptRecordError(start, stop.reason)
             start = PhysicalOffset(base + length)
-        return Slice(start, 0, start, b"")
+        return Slice(start, 0, start, b"", b"")
 
     def _slice(
         self, view: memoryview, base: PhysicalOffset, position: int, max_bytes: int
@@ -174,4 +208,5 @@ class LogSlices:
         ends = records.table[POSITION] + records.table[SIZE]
         count = max(1, int(np.searchsorted(ends, position + max_bytes, side="right")))
         stop = int(ends[count - 1])
-        return Slice(base + position, count, base + stop, view[position:stop].tobytes())
+        sizes = _table(records.table[SIZE, :count])
+        return Slice(base + position, count, base + stop, view[position:stop].tobytes(), sizes)

@@ -204,25 +204,33 @@ class StoreReader:
         queue_offset: QueueOffset,
         max_bytes: int,
         wanted: WantedTags | None = None,
-    ) -> Slice:
+        *,
+        only_cached: bool = False,
+    ) -> Slice | None:
         """Return the bytes of records of a queue from `queue_offset` on.
 
-        Begins and ends as `fetch`: `max_bytes` of records, or a single longer one.
+        Begins and ends as `fetch`: `max_bytes` of records, or a single longer one. With
+        `only_cached` None, if a disk would have to be waited for.
         """
         queue = self._queues.queue(topic, queue_id)
         if queue is None:
-            return Slice(queue_offset, 0, queue_offset, b"")
+            return Slice(queue_offset, 0, queue_offset, b"", b"")
         start = QueueOffset(max(queue_offset, queue.min_offset))
         end = self._visible_end(queue)
         if start >= end:
-            return Slice(start, 0, start, b"")
+            return Slice(start, 0, start, b"", b"")
         try:
-            return queue_slice(self._log, queue, start, end, max_bytes=max_bytes, wanted=wanted)
+            return queue_slice(
+                self._log, queue, start, end,
+                max_bytes=max_bytes, wanted=wanted, only_cached=only_cached,
+            )  # fmt: skip
         except OffsetOutOfRangeError:
             if queue.min_offset <= start:
                 raise
             # Retention has moved the beginning since it was looked at.
-            return self.queue_slice(topic, queue_id, queue_offset, max_bytes, wanted)
+            return self.queue_slice(
+                topic, queue_id, queue_offset, max_bytes, wanted, only_cached=only_cached
+            )
 
     def log_slices(self) -> LogSlices:
         """Return a reader of whole log files, for one thread at a time."""

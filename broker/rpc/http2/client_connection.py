@@ -36,7 +36,7 @@ from commitbus.broker.rpc.http2.engine import (
     TrailersReceived,
 )
 from commitbus.broker.rpc.http2.grpc_wire import format_timeout
-from commitbus.broker.rpc.http2.wire import READ_BYTES, Wire, wire_of
+from commitbus.broker.rpc.http2.wire import BULK_READ_BYTES, Wire, wire_of
 
 CONNECT_TIMEOUT_S: Final = 10.0
 KEEPALIVE_S: Final = 30.0
@@ -94,7 +94,7 @@ async def connect(
 
 async def _wire(stream: trio.SocketStream, host: str, tls: ssl.SSLContext | None) -> Wire:
     if tls is None:
-        return wire_of(stream, bytearray(READ_BYTES))
+        return wire_of(stream, bytearray(BULK_READ_BYTES))
     tls.set_alpn_protocols(["h2"])
     secured = trio.SSLStream(stream, tls, server_hostname=host, https_compatible=True)
     try:
@@ -102,7 +102,7 @@ async def _wire(stream: trio.SocketStream, host: str, tls: ssl.SSLContext | None
     except BaseException:
         await trio.aclose_forcefully(stream)
         raise
-    return wire_of(secured, bytearray(READ_BYTES))
+    return wire_of(secured, bytearray(BULK_READ_BYTES))
 
 
 @final
@@ -236,7 +236,7 @@ class ClientConnection:
             await self._wire.close()
 
     async def _read_all(self) -> None:
-        while data := await self._wire.read():
+        while data := await self._wire.read(BULK_READ_BYTES):
             self._heard_s = trio.current_time()
             self._handle(self.engine.receive(data))
             # Answers of the engine itself, and what the server's windows now allow.

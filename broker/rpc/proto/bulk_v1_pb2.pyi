@@ -107,7 +107,7 @@ class QueuePosition(_message.Message):
     def __init__(self, queue_id: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping[str, object]]] = ...) -> None: ...
 
 class FetchTopic(_message.Message):
-    __slots__ = ("topic", "queues", "begin", "tags", "follow", "slice_bytes_max", "checksums")
+    __slots__ = ("topic", "queues", "begin", "tags", "follow", "slice_bytes_max", "checksums", "other_queues")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +115,7 @@ class FetchTopic(_message.Message):
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     SLICE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
+    OTHER_QUEUES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queues: _containers.RepeatedCompositeFieldContainer[QueuePosition]
     begin: Position
@@ -122,7 +123,8 @@ class FetchTopic(_message.Message):
     follow: bool
     slice_bytes_max: int
     checksums: bool
-    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueuePosition, _Mapping[str, object]]]] = ..., begin: _Optional[_Union[Position, _Mapping[str, object]]] = ..., tags: _Optional[str] = ..., follow: _Optional[bool] = ..., slice_bytes_max: _Optional[int] = ..., checksums: _Optional[bool] = ...) -> None: ...
+    other_queues: bool
+    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueuePosition, _Mapping[str, object]]]] = ..., begin: _Optional[_Union[Position, _Mapping[str, object]]] = ..., tags: _Optional[str] = ..., follow: _Optional[bool] = ..., slice_bytes_max: _Optional[int] = ..., checksums: _Optional[bool] = ..., other_queues: _Optional[bool] = ...) -> None: ...
 
 class FetchLog(_message.Message):
     __slots__ = ("physical_offset", "follow", "slice_bytes_max", "checksums")
@@ -137,7 +139,7 @@ class FetchLog(_message.Message):
     def __init__(self, physical_offset: _Optional[int] = ..., follow: _Optional[bool] = ..., slice_bytes_max: _Optional[int] = ..., checksums: _Optional[bool] = ...) -> None: ...
 
 class FetchResponse(_message.Message):
-    __slots__ = ("queue_id", "first_offset", "record_count", "next_offset", "end_offset", "records", "checksum")
+    __slots__ = ("queue_id", "first_offset", "record_count", "next_offset", "end_offset", "records", "checksum", "sizes")
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +147,7 @@ class FetchResponse(_message.Message):
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
     queue_id: int
     first_offset: int
     record_count: int
@@ -152,4 +155,5 @@ class FetchResponse(_message.Message):
     end_offset: int
     records: bytes
     checksum: int
-    def __init__(self, queue_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., next_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., records: _Optional[bytes] = ..., checksum: _Optional[int] = ...) -> None: ...
+    sizes: bytes
+    def __init__(self, queue_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., next_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., records: _Optional[bytes] = ..., checksum: _Optional[int] = ..., sizes: _Optional[bytes] = ...) -> None: ...
