@@ -78,7 +78,9 @@ class Parked(ABC):
     """What the handler of a response stream returns while it has nothing to say.
 
     Its call has no task then: that would take more memory than all the rest of it, and ten thousand
-    may wait. Nothing wakes it at the call's deadline; it has to see to that. On trio's thread only.
+    may wait. For the same reason a handler that parks must have taken what it needs of the call's
+    metadata: but for the client's id they may be gone. Nothing wakes it at the call's deadline; it
+    has to see to that. On trio's thread only.
     """
 
     __slots__ = ()

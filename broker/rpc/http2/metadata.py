@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, final
 
+from commitbus.broker.rpc.call import CLIENT_ID_HEADER
+
 _KNOWN_MAX: Final = 4096
+_CLIENT_ID: Final = CLIENT_ID_HEADER.encode()
 
 
 @final
@@ -40,11 +43,14 @@ class Metadata(Mapping[str, str]):
 
     def shrink(self, shared: SharedBytes) -> None:
         """Keep what can be asked for, in as little memory as that takes."""
-        self._fields = {
-            shared.of(name): shared.of(value)
-            for name, value in self._fields.items()
-            if _is_text(name)
-        }
+        self._keep(shared, [name for name in self._fields if _is_text(name)])
+
+    def shrink_to_client_id(self, shared: SharedBytes) -> None:
+        """Keep what is logged of every call that fails, and nothing else."""
+        self._keep(shared, [name for name in (_CLIENT_ID,) if name in self._fields])
+
+    def _keep(self, shared: SharedBytes, names: list[bytes]) -> None:
+        self._fields = {shared.of(name): shared.of(self._fields[name]) for name in names}
 
 
 @final

@@ -193,7 +193,10 @@ class ServerCall:
         else:
             # Streams last, a unary call is over in milliseconds.
             if method.kind is not MethodKind.UNARY and isinstance(call.metadata, Metadata):
-                call.metadata.shrink(self._state.shared_bytes)
+                if isinstance(answer, Parked):
+                    call.metadata.shrink_to_client_id(self._state.shared_bytes)
+                else:
+                    call.metadata.shrink(self._state.shared_bytes)
             self.wait_for(answer)
 
     def wait_for(self, answer: Later | Parked | Awaitable[object]) -> None:

@@ -37,6 +37,16 @@ def test_only_the_callers_own_text_is_seen(*, is_shrunk: bool) -> None:
             metadata[name]
 
 
+def test_of_a_parked_call_only_the_client_is_remembered() -> None:
+    """It is logged if the call fails."""
+    metadata, shared = Metadata(dict(FIELDS)), SharedBytes()
+    metadata.shrink_to_client_id(shared)
+    assert dict(metadata) == {"x-mq-client-id": "me@1"}
+    nameless = Metadata({b"x-other": b"a"})
+    nameless.shrink_to_client_id(shared)
+    assert dict(nameless) == {}
+
+
 def test_equal_values_are_kept_once_and_not_for_ever() -> None:
     """Values that never come again must not pile up."""
     shared = SharedBytes()
