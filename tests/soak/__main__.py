@@ -28,7 +28,7 @@ def main() -> int:
     add = parser.add_argument
     add("--minutes", type=float, default=1.0)
     add("--transport", default="grpcio,trio", help="of the brokers, one process each, side by side")
-    add("--rate", type=float, default=100.0, help="messages a second, for each broker")
+    add("--rate", type=float, default=50.0, help="messages a second, for each broker")
     add("--seed", type=int, default=None, help="of the clients' choices; random if not given")
     add("--kill-every", type=float, metavar="S", help="kill -9 after so many seconds, on average")
     add("--flush", choices=["sync", "async"], default="async")

@@ -17,7 +17,7 @@ from tests.soak.messages import number_of, tag_of
 from tests.soak.recorder import Recorder
 from tests.soak.server import Server
 
-RETRY_S: Final = 0.05
+RETRY_S: Final = 0.1
 
 
 @final

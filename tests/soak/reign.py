@@ -31,7 +31,7 @@ class Options:
     seed: int
     kill_every_s: float | None = None
     flush: str = "async"
-    log_file_bytes: int = 64 << 20
+    log_file_bytes: int = 16 << 20
 
 
 async def reign(load: Load, options: Options) -> None:
