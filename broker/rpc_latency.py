@@ -128,7 +128,7 @@ def _timed_unary(method: Method, latency: _MethodLatency) -> Any:  # noqa: ANN40
             latency.failed(begin_s, 0, error)
             raise
         # A handler that need not wait stays one: the transport serves it without a task.
-        if isinstance(response, Message | bytes):
+        if isinstance(response, (bytes, Message)):
             latency.succeeded(begin_s, _code_of(response))
             return response
         if isinstance(response, Later):

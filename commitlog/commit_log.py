@@ -184,20 +184,21 @@ class CommitLog:
             StoreClosedError: The log was closed.
         """
         # In one piece, like `append_batch`: a step that both shared would cost a tenth of it.
-        topic = self._topics[message.topic]
-        body, properties = message.body, message.properties
+        (
+            name, queue_id, body, properties, born_timestamp, (born_address, born_port),
+            flag, sys_flag, reconsume_times, prepared_transaction_offset,
+        ) = message  # fmt: skip
+        topic = self._topics[name]
         body_bytes, properties_bytes = len(body), len(properties)
         if body_bytes > self._max_body_bytes or properties_bytes >= ZERO_RUN_BYTES:
             self._check_sizes(body, properties)
         assert not properties or properties[-1] == 2, "properties end with a separator"
-        born_address, born_port = message.born_host
-        sys_flag = message.sys_flag & ~HOST_FLAGS | self._store_flag
+        sys_flag = sys_flag & ~HOST_FLAGS | self._store_flag
         if len(born_address) == 16:
             sys_flag |= BORN_HOST_IPV6_FLAG
         header = HEADER_FORMATS[sys_flag & HOST_FLAGS]
         size = header.size + body_bytes + len(topic.prefixed) + 2 + properties_bytes
         crc = crc32(body) & CRC_MASK
-        queue_id = message.queue_id
         with self._lock:
             if self._position + size > self._limit:
                 self._make_room("the record", size)
@@ -210,10 +211,10 @@ class CommitLog:
             queue_offset = topic.queue_ends.get(queue_id, 0) if is_queued else 0
             self._buffer[position:end] = _concatenate((
                 header.pack(
-                    0, topic.magic_code, crc, queue_id, message.flag, queue_offset,
-                    physical_offset, sys_flag, message.born_timestamp, born_address, born_port,
-                    timestamp, self._store_address, self._store_port, message.reconsume_times,
-                    message.prepared_transaction_offset, body_bytes,
+                    0, topic.magic_code, crc, queue_id, flag, queue_offset, physical_offset,
+                    sys_flag, born_timestamp, born_address, born_port, timestamp,
+                    self._store_address, self._store_port, reconsume_times,
+                    prepared_transaction_offset, body_bytes,
                 ),
                 body,
                 topic.prefixed,
@@ -269,19 +270,21 @@ class CommitLog:
         store_address, store_port = self._store_address, self._store_port
         physical_offset = self._base_offset + self._position
         for message in messages:
-            topic = topics[message.topic]
-            body, properties = message.body, message.properties
+            (
+                name, queue_id, body, properties, born_timestamp, (born_address, born_port),
+                flag, sys_flag, reconsume_times, prepared_transaction_offset,
+            ) = message  # fmt: skip
+            topic = topics[name]
             body_bytes, properties_bytes = len(body), len(properties)
             if body_bytes > max_body_bytes or properties_bytes >= ZERO_RUN_BYTES:
                 self._check_sizes(body, properties)
             assert not properties or properties[-1] == 2, "properties end with a separator"
-            born_address, born_port = message.born_host
-            sys_flag = message.sys_flag & ~HOST_FLAGS | store_flag
+            sys_flag = sys_flag & ~HOST_FLAGS | store_flag
             if len(born_address) == 16:
                 sys_flag |= BORN_HOST_IPV6_FLAG
             header = HEADER_FORMATS[sys_flag & HOST_FLAGS]
             size = header.size + body_bytes + len(topic.prefixed) + 2 + properties_bytes
-            queue_id, queue_offset = message.queue_id, 0
+            queue_offset = 0
             if not sys_flag & TRANSACTION_PREPARED:
                 key = topic, queue_id
                 queue_offset = ends[key] if key in ends else topic.queue_ends.get(queue_id, 0)
@@ -289,9 +292,9 @@ class CommitLog:
             parts += (
                 header.pack(
                     size if results else 0, topic.magic_code, crc32(body) & CRC_MASK, queue_id,
-                    message.flag, queue_offset, physical_offset, sys_flag, message.born_timestamp,
+                    flag, queue_offset, physical_offset, sys_flag, born_timestamp,
                     born_address, born_port, timestamp, store_address, store_port,
-                    message.reconsume_times, message.prepared_transaction_offset, body_bytes,
+                    reconsume_times, prepared_transaction_offset, body_bytes,
                 ),
                 body,
                 topic.prefixed,

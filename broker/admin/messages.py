@@ -122,10 +122,17 @@ async def send_message(
     message.system_properties.tag = request.tags
     message.system_properties.keys.extend(request.keys.split())
     try:
-        check_message(message, max_body_bytes=context.config.max_body_bytes, now_ms=now_ms)
+        checked = check_message(
+            message, max_body_bytes=context.config.max_body_bytes, now_ms=now_ms
+        )
         messaging.durability.check_room()
         outgoing = to_outgoing(
-            message, queue_id=queue_id, cluster=context.config.cluster_name, peer="", now_ms=now_ms
+            checked,
+            topic=request.topic,
+            queue_id=queue_id,
+            cluster=context.config.cluster_name,
+            peer="",
+            now_ms=now_ms,
         )
         result = context.store.put(outgoing)
         await messaging.durability.wait(result.end_offset)

@@ -43,7 +43,8 @@ class Counters:
         traffic = self.sent.get(topic)
         if traffic is None:
             traffic = self.sent[topic] = Traffic()
-        traffic.add(messages, size_bytes)
+        traffic.messages += messages
+        traffic.bytes += size_bytes
         self.messages_in += messages
 
     def count_received(self, group: str, topic: str, messages: int, size_bytes: int) -> None:

@@ -23,7 +23,7 @@ from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.status import REFUSALS, status_of
 from commitbus.broker.rpc.call import Call, Response
 from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES, REQUEST_BYTES_MAX
-from commitbus.broker.rpc.method import Later, Method, MethodKind, Result
+from commitbus.broker.rpc.method import Handler, Later, Method, MethodKind, Result
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
@@ -73,7 +73,7 @@ def messaging_methods(context: MessagingContext) -> list[Method]:
             kind=MethodKind.UNARY,
             request_type=request_type,
             response_type=response_type,
-            handler=partial(_answer, context, handler, response_type),
+            handler=_answering(context, handler, response_type),
             # A batch of messages may be large, nothing else.
             max_request_bytes=MAX_MESSAGE_BYTES if name == "SendMessage" else REQUEST_BYTES_MAX,
         )
@@ -98,24 +98,24 @@ def messaging_methods(context: MessagingContext) -> list[Method]:
     ]
 
 
-def _answer(
-    context: MessagingContext,
-    handler: UnaryHandler,
-    response_type: type[Message],
-    request: Message,
-    call: Call,
-) -> Response | Later | Awaitable[Response]:
-    """Serve one unary call; what is wrong with it becomes the status of the response."""
-    try:
-        answer = handler(context, request, call)
-    except REFUSALS as error:
-        return _refusal(response_type, error)
-    if isinstance(answer, Message | bytes):
-        return answer
-    if isinstance(answer, Later):
-        answer.then(partial(_settled, response_type))
-        return answer
-    return _awaited(answer, response_type)
+def _answering(
+    context: MessagingContext, handler: UnaryHandler, response_type: type[Message]
+) -> Handler:
+    """Return the handler as a transport calls it: a refusal is the status of the response."""
+
+    def answer(request: Message, call: Call) -> Response | Later | Awaitable[Response]:
+        try:
+            answer = handler(context, request, call)
+        except REFUSALS as error:
+            return _refusal(response_type, error)
+        if isinstance(answer, (bytes, Message)):
+            return answer
+        if isinstance(answer, Later):
+            answer.then(partial(_settled, response_type))
+            return answer
+        return _awaited(answer, response_type)
+
+    return answer
 
 
 def _settled(response_type: type[Message], result: Result) -> Response:

@@ -16,28 +16,29 @@ from commitbus.broker.messaging.message_codec import to_outgoing
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.messaging.validate import (
     MESSAGES_MAX,
+    CheckedMessage,
     check_batch_size,
     check_message,
     common_topic,
-    message_type_of,
 )
 from commitbus.broker.metadata.topics import MessageType, TopicConfig
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.method import Later
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.rpc.proto.wire_format import delimited, key_of, length, varint
 from commitbus.commitlog.types import AppendResult
 
 _OK: Final = pb.SendMessageResponse(status=ok()).SerializeToString()
-_OK_ENTRY: Final = pb.SendMessageResponse(
-    entries=[pb.SendResultEntry(status=ok())]
-).SerializeToString()
-"""With `_OK` before it, and as often as there are messages, a response that lacks only ids and
-offsets. Parsing it takes half the time of setting its fields."""
+_OK_ENTRY: Final = pb.SendResultEntry(status=ok()).SerializeToString()
+_ENTRIES: Final = key_of(pb.SendMessageResponse, "entries")
+_MESSAGE_ID: Final = key_of(pb.SendResultEntry, "message_id")
+_TRANSACTION_ID: Final = key_of(pb.SendResultEntry, "transaction_id")
+_OFFSET: Final = key_of(pb.SendResultEntry, "offset")
 
 
 def send_message(
     context: MessagingContext, request: pb.SendMessageRequest, call: Call
-) -> pb.SendMessageResponse | Later | Awaitable[pb.SendMessageResponse]:
+) -> bytes | Later | Awaitable[bytes]:
     """Store the messages of a request, all or none, and answer once they are durable.
 
     Raises:
@@ -51,28 +52,29 @@ def send_message(
     name, max_body_bytes = common_topic(messages), context.config.max_body_bytes
     if len(messages) > 1:
         check_batch_size(messages, max_body_bytes=max_body_bytes)
-    for message in messages:
-        check_message(message, max_body_bytes=max_body_bytes, now_ms=now_ms)
+    checked = [
+        check_message(message, max_body_bytes=max_body_bytes, now_ms=now_ms) for message in messages
+    ]
     topic = context.metadata.topic(name)
     if topic is None:
-        return _send_to_new_topic(context, name, messages, call)
-    results = _append(context, topic, messages, call, now_ms)
+        return _send_to_new_topic(context, name, checked, call)
+    results = _append(context, topic, checked, call, now_ms)
     durability, end_offset = context.durability, results[-1].end_offset
     if durability.reached(end_offset):
-        return _response(messages, results)
+        return _response(checked, results)
     answer = Later()
 
-    def result() -> pb.SendMessageResponse:
+    def result() -> bytes:
         durability.check(end_offset)
-        return _response(messages, results)
+        return _response(checked, results)
 
     durability.call_when_over(end_offset, partial(answer.settle, result))
     return answer
 
 
 async def _send_to_new_topic(
-    context: MessagingContext, name: str, messages: list[pb.Message], call: Call
-) -> pb.SendMessageResponse:
+    context: MessagingContext, name: str, messages: list[CheckedMessage], call: Call
+) -> bytes:
     topic = await context.topic(name)
     results = _append(context, topic, messages, call, context.clock.now_ms())
     await context.durability.wait(results[-1].end_offset)
@@ -82,22 +84,28 @@ async def _send_to_new_topic(
 def _append(
     context: MessagingContext,
     topic: TopicConfig,
-    messages: list[pb.Message],
+    messages: list[CheckedMessage],
     call: Call,
     now_ms: int,
 ) -> list[AppendResult]:
+    expected = topic.message_type
     for message in messages:
-        _check_type(topic, message_type_of(message))
+        _check_type(topic.name, expected, message.type)
     context.durability.check_room()
     queue_id = next_queue(context, topic)
-    cluster = context.config.cluster_name
     outgoing, body_bytes = [], 0
     for message in messages:
-        one = to_outgoing(
-            message, queue_id=queue_id, cluster=cluster, peer=call.peer, now_ms=now_ms
+        body_bytes += len(message.body)
+        outgoing.append(
+            to_outgoing(
+                message,
+                topic=topic.name,
+                queue_id=queue_id,
+                cluster=context.config.cluster_name,
+                peer=call.peer,
+                now_ms=now_ms,
+            )
         )
-        outgoing.append(one)
-        body_bytes += len(one.body)
     # One message is the rule, and its append is the cheaper one.
     results = (
         [context.store.put(outgoing[0])]
@@ -108,18 +116,21 @@ def _append(
     return results
 
 
-def _response(messages: list[pb.Message], results: list[AppendResult]) -> pb.SendMessageResponse:
-    response = pb.SendMessageResponse.FromString(_OK + _OK_ENTRY * len(messages))
-    for entry, message, result in zip(response.entries, messages, results, strict=True):
-        entry.message_id = entry.transaction_id = message.system_properties.message_id
-        entry.offset = result.queue_offset
+def _response(messages: list[CheckedMessage], results: list[AppendResult]) -> bytes:
+    """Return the SendMessageResponse for messages that were stored."""
+    response = _OK
+    for message, result in zip(messages, results, strict=True):
+        message_id = message.message_id.encode()
+        name = length(message_id) + message_id
+        offset = varint(result.queue_offset)
+        entry = b"".join((_OK_ENTRY, _MESSAGE_ID, name, _TRANSACTION_ID, name, _OFFSET, offset))
+        response += delimited(_ENTRIES, entry)
     return response
 
 
-def _check_type(topic: TopicConfig, message_type: MessageType) -> None:
-    expected = topic.message_type
+def _check_type(topic: str, expected: MessageType, message_type: MessageType) -> None:
     if expected is not message_type and expected is not MessageType.MIXED:
-        raise MessageTypeConflictError(topic.name, expected, message_type)
+        raise MessageTypeConflictError(topic, expected, message_type)
     if message_type is not MessageType.NORMAL:
         raise UnsupportedFeatureError(f"{message_type} messages are not supported yet")
 

@@ -44,7 +44,6 @@ class MessageType(StrEnum):
 
 
 _MESSAGE_TYPES: Final[Mapping[str, MessageType]] = {kind.value: kind for kind in MessageType}
-"""A lookup takes a fifth of what calling the class does, and each send does one."""
 
 
 @final
@@ -62,12 +61,12 @@ class TopicConfig:
     attributes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """RocketMQ's names without the `+` of its command line, such as `message.type`."""
 
-    @property
-    def message_type(self) -> MessageType:
-        """The kind of message it takes: NORMAL where no or an unknown one was set."""
-        return _MESSAGE_TYPES.get(
-            self.attributes.get(MESSAGE_TYPE_ATTRIBUTE, ""), MessageType.NORMAL
-        )
+    message_type: MessageType = field(init=False, repr=False, compare=False)
+    """The kind of message it takes: NORMAL where no or an unknown one was set."""
+
+    def __post_init__(self) -> None:
+        name = self.attributes.get(MESSAGE_TYPE_ATTRIBUTE, "")
+        object.__setattr__(self, "message_type", _MESSAGE_TYPES.get(name, MessageType.NORMAL))
 
     @property
     def readable(self) -> bool:

@@ -51,7 +51,7 @@ def begin(
     handler: Callable[..., object] = method.handler
     try:
         result = handler(*arguments)
-        if isinstance(result, Message | bytes):
+        if isinstance(result, (bytes, Message)):
             return _encode(method, result)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
         return refusal(error, call)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum
 from functools import partial
 from typing import Any, final
 
@@ -25,20 +25,16 @@ from commitbus.broker.rpc.defaults import REQUEST_BYTES_MAX
 class MethodKind(Enum):
     """Which side of the call is a stream."""
 
-    UNARY = auto()
-    SERVER_STREAM = auto()
-    CLIENT_STREAM = auto()
-    BIDI = auto()
+    UNARY = (False, False)
+    SERVER_STREAM = (False, True)
+    CLIENT_STREAM = (True, False)
+    BIDI = (True, True)
 
-    @property
-    def streams_requests(self) -> bool:
-        """Return whether the client sends any number of messages."""
-        return self in (MethodKind.CLIENT_STREAM, MethodKind.BIDI)
-
-    @property
-    def streams_responses(self) -> bool:
-        """Return whether the handler sends any number of messages."""
-        return self in (MethodKind.SERVER_STREAM, MethodKind.BIDI)
+    def __init__(self, streams_requests: bool, streams_responses: bool) -> None:  # noqa: FBT001 - Enum calls it
+        self.streams_requests = streams_requests
+        """Whether the client sends any number of messages."""
+        self.streams_responses = streams_responses
+        """Whether the handler does."""
 
 
 Result = Callable[[], Response]

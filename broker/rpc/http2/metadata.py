@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Final, final
 
 from commitbus.broker.rpc.call import CLIENT_ID_HEADER
@@ -24,16 +25,12 @@ class Metadata(Mapping[str, str]):
         self._fields = fields
 
     def __getitem__(self, name: str) -> str:
-        key = name.encode()
-        if not _is_text(key):
-            raise KeyError(name)
-        return self._fields[key].decode("latin-1")
+        return self._fields[_key(name)].decode("latin-1")
 
     def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override] # texts only
         """Return a header, as `dict.get`."""
-        key = name.encode()
-        value = self._fields.get(key)
-        return default if value is None or not _is_text(key) else value.decode("latin-1")
+        value = self._fields.get(_key(name))
+        return default if value is None else value.decode("latin-1")
 
     def __iter__(self) -> Iterator[str]:
         return (field.decode("latin-1") for field in self._fields if _is_text(field))
@@ -74,6 +71,13 @@ class SharedBytes:
                 self._known.clear()
             found = self._known[value] = value
         return found
+
+
+@lru_cache(maxsize=64)
+def _key(name: str) -> bytes:
+    """Return under what a header is kept; for one that is not shown, what no header is called."""
+    key = name.encode()
+    return key if _is_text(key) else b""
 
 
 def _is_text(name: bytes) -> bool:

@@ -25,7 +25,7 @@ from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.metadata.progress_journal import JOURNAL_BYTES_MIN
 from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.broker.metadata.topics import TopicConfig
-from commitbus.broker.rpc.call import Call, Send
+from commitbus.broker.rpc.call import Call, Response, Send
 from commitbus.broker.rpc.method import Later, Method, Parked, Result
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.store.config import StoreConfig
@@ -39,7 +39,7 @@ SERVICE = "/apache.rocketmq.v2.MessagingService/"
 PEER = "10.1.2.3:4567"
 
 
-async def settled(answer: Later) -> Message:
+async def settled(answer: Later) -> Response:
     """Wait for an answer that needs no task."""
     results: list[Result] = []
     is_settled = trio.Event()
@@ -95,15 +95,21 @@ class Received:
     def handles(self) -> list[str]:
         return [message.system_properties.receipt_handle for message in self.messages]
 
-    async def take(self, response: Message) -> None:
-        assert isinstance(response, pb.ReceiveMessageResponse)
-        kind = response.WhichOneof("content")
-        assert kind is not None
-        self.kinds.append(kind)
-        if kind == "status":
-            self.status = response.status
-        elif kind == "message":
-            self.messages.append(response.message)
+    async def take(self, *responses: Response) -> None:
+        for response in map(parsed, responses):
+            kind = response.WhichOneof("content")
+            assert kind is not None
+            self.kinds.append(kind)
+            if kind == "status":
+                self.status = response.status
+            elif kind == "message":
+                self.messages.append(response.message)
+
+
+def parsed(response: Response) -> pb.ReceiveMessageResponse:
+    """Return what a client makes of a response."""
+    data = response if isinstance(response, bytes) else response.SerializeToString()
+    return pb.ReceiveMessageResponse.FromString(data)
 
 
 @final
@@ -115,6 +121,8 @@ class Bus:
         self.methods: dict[str, Method] = {
             method.path.removeprefix(SERVICE): method for method in messaging_methods(context)
         }
+
+    parsed = staticmethod(parsed)
 
     def now_ms(self) -> int:
         return self.context.clock.now_ms()
@@ -149,11 +157,14 @@ class Bus:
         )
 
     async def unary(self, name: str, request: Message, call: Call | None = None) -> Any:
-        handler: Any = self.methods[name].handler
+        method = self.methods[name]
+        handler: Any = method.handler
         answer = handler(request, call or self.call())
         if isinstance(answer, Later):
-            return await settled(answer)
-        return answer if isinstance(answer, Message) else await answer
+            answer = await settled(answer)
+        elif not isinstance(answer, Message | bytes):
+            answer = await answer
+        return answer if isinstance(answer, Message) else method.response_type.FromString(answer)
 
     async def send(self, *bodies: bytes, topic: str = "T", tag: str = "") -> None:
         """Send messages one by one and wait until they can be received."""

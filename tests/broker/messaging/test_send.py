@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from commitbus.broker.messaging import durability
+from commitbus.broker.messaging.status import ok
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.errors import DiskFullError, StoreError, StoreReadOnlyError
 
@@ -94,6 +95,12 @@ def test_messages_of_one_request_are_stored_together_with_an_entry_each(
         assert [entry.message_id for entry in response.entries] == ["id0", "id1", "id2"]
         assert [entry.offset for entry in response.entries] == [0, 1, 2]
         assert {entry.status.code for entry in response.entries} == {pb.OK}
+        # Encoded by hand: exactly what the classes of the protocol make of it.
+        made = pb.SendMessageResponse(status=ok())
+        for entry in response.entries:
+            ids = {"message_id": entry.message_id, "transaction_id": entry.message_id}
+            made.entries.add(status=ok(), offset=entry.offset, **ids)
+        assert response == made
         bus.settle()
         assert (await bus.receive(topic="Wide")).bodies == [b"0", b"1", b"2"]
 
