@@ -139,7 +139,8 @@ class LongPolling:
         """By topic, then by group: an arrival concerns every group of its topic."""
         self._changed = trio.Event()
         self._timer_due_ms: int | None = None
-        self._arrived: dict[tuple[str, int], int] = {}
+        self._arrived: dict[str, int] = {}
+        """New messages by topic, where somebody stands in line."""
         self._known_ends: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -156,21 +157,22 @@ class LongPolling:
     def on_arrival(self, arrivals: Sequence[Arrival]) -> None:
         """Wake those who wait for these messages. Called on the store's reput thread."""
         with self._lock:
-            for arrival in arrivals:
-                self._arrived[arrival.topic, arrival.queue_id] = arrival.max_offset
-            if self._token is not None:
+            for topic, queue_id, end in arrivals:
+                known = self._known_ends.get((topic, queue_id), 0)
+                self._known_ends[topic, queue_id] = end
+                # Who joins from now on looks for messages before waiting, and finds these.
+                if topic in self._lines:
+                    # A topic that was deleted and made again begins at 0 again.
+                    count = end - known if end > known else end
+                    self._arrived[topic] = self._arrived.get(topic, 0) + count
+            # To wake the trio thread for nothing takes 50 us of it.
+            if self._arrived and self._token is not None:
                 self._token.run_sync_soon(self._wake_arrived, idempotent=True)
 
     def _wake_arrived(self) -> None:
         with self._lock:
             arrived, self._arrived = self._arrived, {}
-        messages: dict[str, int] = {}
-        for key, end in arrived.items():
-            known = self._known_ends.get(key, 0)
-            self._known_ends[key] = end
-            # A topic that was deleted and made again begins at 0 again.
-            messages[key[0]] = messages.get(key[0], 0) + (end - known if end > known else end)
-        for topic, count in messages.items():
+        for topic, count in arrived.items():
             for line in self._lines.get(topic, {}).values():
                 line.wake(count)
 

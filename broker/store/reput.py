@@ -29,13 +29,11 @@ BATCH_RECORDS: Final = 8192
 """Records per step. What a step costs besides is shared among them: lock, wake-up, numpy calls, and
 behind a thread that computes without pause 5 ms each time that a kernel wants the interpreter back:
 with 2048 records reput could not follow 150,000 messages a second."""
-BUSY_RECORDS: Final = 3
-"""A batch of so many says that messages come faster than one by one they could be dispatched."""
 GATHER_S: Final = 0.003
-"""How long the next batch is then let grow. A few records cost 20 us each, of an interpreter that
-the senders need, many a tenth of it."""
+"""How long a batch is let grow while messages come fast. Alone a message takes 20 us of an
+interpreter that the senders need, among many a tenth of it, and waking a thread as much again."""
 GATHERED_RECORDS: Final = 8
-"""Fewer than this in that time do not pay for the delay: the next are dispatched as they come."""
+"""Fewer than this in that time do not pay for the delay: they are dispatched as they come."""
 MANY_RECORDS: Final = 256
 """A batch of so many says that the appending threads need the interpreter more still."""
 GATHER_MANY_S: Final = 0.005
@@ -117,7 +115,9 @@ class Reput:
         self.wake: Final = self._bell.ring
         """Says that the confirm offset may have moved. Returns at once, from any thread."""
         self._stopping = False
-        self._batch_count, self._has_gathered = 0, False
+        self._batch_count = 0
+        # Messages since when, on the monotonic clock, within `GATHER_S`.
+        self._recent_count, self._recent_since_s = 0, 0.0
         self.full_disk: DiskFullError | None = None
         """Why the queues stand still until there is room on the disk, None while they do not."""
         self._caught_up = threading.Condition()
@@ -193,12 +193,14 @@ class Reput:
     def _gather(self) -> None:
         """Let messages that come fast add up, unless more than a batch of them waits already.
 
-        A step costs half a millisecond of the interpreter that the appending threads need; without
-        this, a reput that keeps up would take a step for every few messages.
+        Without this, a reput that keeps up would take a step for every message or two.
         """
-        least = GATHERED_RECORDS if self._has_gathered else BUSY_RECORDS
-        self._has_gathered = least <= self._batch_count < BATCH_RECORDS and not self._stopping
-        if self._has_gathered:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._recent_since_s > GATHER_S:
+            self._recent_count, self._recent_since_s = 0, now_s
+        self._recent_count += self._batch_count
+        is_fast = self._recent_count >= GATHERED_RECORDS and self._batch_count < BATCH_RECORDS
+        if is_fast and not self._stopping:
             time.sleep(GATHER_S if self._batch_count < MANY_RECORDS else GATHER_MANY_S)
 
     def _fill_queues(self) -> bool:

@@ -224,6 +224,24 @@ def test_a_full_line_turns_receivers_away() -> None:
     run(scenario)
 
 
+def test_the_loop_is_not_woken_for_what_nobody_waits_for() -> None:
+    """Nor does a line that is joined later count messages of before."""
+
+    async def scenario(line: Line, nursery: trio.Nursery, _: trio.testing.MockClock) -> None:
+        rounds = trio.lowlevel.current_statistics().run_sync_soon_queue_size
+        line.polls.on_arrival([Arrival("T", 0, QueueOffset(5))])
+        assert trio.lowlevel.current_statistics().run_sync_soon_queue_size == rounds
+        for name in ("first", "second"):
+            nursery.start_soon(line.receive, name)
+            await trio.testing.wait_all_tasks_blocked()
+        line.polls.on_arrival([Arrival("T", 0, QueueOffset(6))])
+        assert trio.lowlevel.current_statistics().run_sync_soon_queue_size == rounds + 1
+        await trio.testing.wait_all_tasks_blocked()
+        assert line.woken == ["first"]
+
+    run(scenario)
+
+
 def test_arrivals_after_the_run_ended_wake_nobody() -> None:
     """The store is closed after the trio run that served it."""
     polls = LongPolling(TrioClock())

@@ -63,7 +63,7 @@ class SteppingClock:
 
 @pytest.fixture(autouse=True)
 def _columns_even_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch_reader, "FEW_BYTES", 1)
+    monkeypatch.setattr(dispatch_reader, "FEW_RECORDS", {"python": 0, "numba": 0})
 
 
 @contextmanager
