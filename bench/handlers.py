@@ -20,9 +20,11 @@ from bench.load import METADATA, send_request
 from commitbus.broker.config import BrokerConfig
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.methods import messaging_methods
-from commitbus.broker.rpc.call import Call
+from commitbus.broker.rpc.call import Call, Response
+from commitbus.broker.rpc.exchange import encoded
 from commitbus.broker.rpc.method import Method, Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.rpc.proto.wire_format import key_of
 from commitbus.broker.rpc_latency import RpcLatency, timed_methods
 from commitbus.broker.server import RunningBroker, run_broker
 
@@ -30,6 +32,7 @@ MESSAGES = 20_000
 BATCH = 32
 PARKED = 10_000
 PARKED_IN_GROUP = 1_000
+MESSAGE = key_of(pb.ReceiveMessageResponse, "message")
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 
 Row = tuple[str, str, float, str]
@@ -40,15 +43,20 @@ Row = tuple[str, str, float, str]
 class Deliveries:
     """What a consumer group was handed."""
 
-    handles: list[str] = field(default_factory=list)
+    messages: list[bytes] = field(default_factory=list)
+    """The responses that carry them."""
     size_bytes: int = 0
 
-    async def take(self, response: Message) -> None:
-        """Serialize a response as a transport does."""
-        assert isinstance(response, pb.ReceiveMessageResponse)
-        self.size_bytes += len(response.SerializeToString())
-        if response.HasField("message"):
-            self.handles.append(response.message.system_properties.receipt_handle)
+    async def take(self, *responses: Response) -> None:
+        """Serialize responses as a transport does."""
+        data = [encoded(response) for response in responses]
+        self.size_bytes += sum(map(len, data))
+        self.messages += [response for response in data if response.startswith(MESSAGE)]
+
+    def handles(self) -> list[str]:
+        """Return the receipt handles."""
+        responses = map(pb.ReceiveMessageResponse.FromString, self.messages)
+        return [response.message.system_properties.receipt_handle for response in responses]
 
 
 def handlers() -> list[Row]:
@@ -103,7 +111,7 @@ async def measure_all(context: MessagingContext, methods: dict[str, Method]) -> 
         name = f"handler ReceiveMessage, {size} of 1 KB per call"
         work = drain(receive, receive_request(group, size), deliveries)
         rows.append(await row(name, MESSAGES, work))
-        handles = deliveries.handles
+        handles = deliveries.handles()
         requests = [
             ack_request(group, handles[at : at + size]) for at in range(0, len(handles), size)
         ]
@@ -156,15 +164,16 @@ async def calls(method: Method, requests: Sequence[bytes]) -> None:
     request_type: Any = method.request_type
     for request in requests:
         answer = handler(request_type.FromString(request), call_of(method))
-        response: Any = answer if isinstance(answer, Message) else await answer
-        response.SerializeToString()
-        assert response.status.code == pb.OK, response.status.message
+        response: Any = answer if isinstance(answer, Message | bytes) else await answer
+        encoded(response)
+        # Bytes are of what has succeeded.
+        assert isinstance(response, bytes) or response.status.code == pb.OK, response.status.message
 
 
 async def drain(method: Method, data: bytes, deliveries: Deliveries) -> None:
     """Receive until every message was delivered."""
     handler: Any = method.handler
-    while len(deliveries.handles) <= MESSAGES:
+    while len(deliveries.messages) <= MESSAGES:
         request = pb.ReceiveMessageRequest.FromString(data)
         parked = await handler(request, call_of(method), deliveries.take)
         assert parked is None, "there is nothing more to receive"

@@ -16,21 +16,17 @@ import trio
 
 from commitbus.broker.messaging import dead_letters, renewals
 from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.delivered import Delivered, encode_delivered, encode_run
 from commitbus.broker.messaging.errors import TooManyRequestsError
 from commitbus.broker.messaging.filters import TagFilter
-from commitbus.broker.messaging.message_codec import to_delivered
-from commitbus.broker.messaging.properties import TAGS
-from commitbus.broker.messaging.receipt_handle import ReceiptHandle
+from commitbus.broker.messaging.receipt_handle import handle_text, run_text
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.progress import InFlight, QueueProgress
 from commitbus.broker.metadata.topics import TopicConfig
-from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.store_reader import FetchedUnit
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError, StoreError
-from commitbus.commitlog.record_format import decode_record
-from commitbus.commitlog.types import QueueOffset, Record
+from commitbus.commitlog.types import QueueOffset
 
 BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """Of one answer, so that 32 bodies of 4 MiB do not stand in memory at once."""
@@ -59,14 +55,18 @@ class Demand:
 
 
 @final
-class _Taken(NamedTuple):
-    """A message that was put in flight for this batch."""
+class _Run(NamedTuple):
+    """Messages of one queue that were put in flight together, for this batch."""
 
     progress: QueueProgress
     queue_id: int
-    unit: FetchedUnit
     pop_time_ms: int
     delivery_attempt: int
+    units: Sequence[FetchedUnit]
+
+
+_Outcome = tuple[_Run, FetchedUnit, Delivered | StoreError | None]
+"""What a taken message became; None: the filter's hash had let it in wrongly."""
 
 
 @final
@@ -75,13 +75,14 @@ class Batch:
 
     def __init__(self, context: MessagingContext, demand: Demand) -> None:
         self._context, self.demand = context, demand
-        self.messages: list[pb.ReceiveMessageResponse] = []
-        """Each in the response that carries it."""
+        self.messages: list[bytes] = []
+        """Each in the response that carries it, encoded."""
         self.has_more = False
         """Whether taking stopped at a limit, so that there may be more."""
+        self._taken: list[_Run] = []
+        self._count = self._bytes = 0
+        """Of the messages that were taken."""
         self._too_long = False
-        self._taken: list[_Taken] = []
-        self._bytes = 0
 
     async def fill(self) -> None:
         """Take what is there now; `messages` stays empty if nothing is.
@@ -114,14 +115,15 @@ class Batch:
         """Forget what was taken, because it was handed over, released or dropped."""
         self._context.delivering_bytes -= self._bytes
         self._taken.clear()
-        self._bytes, self._too_long = 0, False
+        self._count, self._bytes, self._too_long = 0, 0, False
 
     def release(self) -> None:
         """Make what was taken visible again after a second: the client did not get it."""
         until_ms = self._context.clock.now_ms() + renewals.RELEASED_INVISIBLE_MS
         try:
-            for taken in self._taken:
-                self._release(taken, until_ms)
+            for run in self._taken:
+                for unit in run.units:
+                    self._release(run, unit, until_ms)
         except StateWriteError as error:
             # It becomes visible later then, at the end of its invisible time.
             _log.warning("release not saved", extra={"reason": str(error)})
@@ -130,12 +132,12 @@ class Batch:
         self._taken.clear()
         self.messages.clear()
 
-    def _release(self, taken: _Taken, until_ms: int) -> None:
-        entry = self._in_flight(taken)
+    def _release(self, run: _Run, unit: FetchedUnit, until_ms: int) -> None:
+        entry = self._in_flight(run, unit)
         if entry is None:
             return
         self._context.progress.change_invisible(
-            taken.progress,
+            run.progress,
             entry.offset,
             # Another than it had, even within its millisecond: that ends the automatic renewal.
             pop_time_ms=max(self._context.clock.now_ms(), entry.pop_time_ms + 1),
@@ -194,14 +196,14 @@ class Batch:
     ) -> None:
         """Take what was delivered before and is visible again."""
         attempts_max = group.retry_max_times + 1
-        exhausted: list[_Taken] = []
+        exhausted: list[_Run] = []
         for entry in progress.expired(now_ms, self._room):
             unit = self._unit(queue_id, QueueOffset(entry.offset))
             if unit is None:
                 # Retention has deleted it: there is nothing left to deliver.
                 self._context.progress.acknowledge(progress, entry.offset)
                 continue
-            if not self._fits(unit):
+            if not self._fitting((unit,)):
                 break
             attempt = self._context.progress.redeliver(
                 progress,
@@ -211,15 +213,14 @@ class Batch:
                 client_id=self.demand.client_id,
                 auto_renew=self.demand.auto_renew,
             )
-            taken = _Taken(progress, queue_id, unit, now_ms, attempt)
+            run = _Run(progress, queue_id, now_ms, attempt, (unit,))
             # -1 tries without end.
             if 0 < attempts_max < attempt:
-                exhausted.append(taken)
+                exhausted.append(run)
             else:
-                self._count(unit)
-                self._taken.append(taken)
-        for taken in exhausted:
-            await self._bury(taken)
+                self._take(run)
+        for run in exhausted:
+            await self._bury(run)
 
     async def _take_new(self, queue_id: int, now_ms: int) -> None:
         """Take what this group has not seen yet."""
@@ -233,108 +234,133 @@ class Batch:
                 return
             start = QueueOffset(progress.next_offset)
             found = store.fetch(topic, queue_id, start, allowed, self.demand.tags.tags_codes)
-            next_offset = found.next_offset
-            if next_offset <= progress.next_offset:
+            if found.next_offset <= progress.next_offset:
                 # The topic was deleted between the two looks at its queue.
                 return
-            units: list[FetchedUnit] = []
-            for unit in found.units:
-                if not self._fits(unit):
-                    next_offset = unit.queue_offset
-                    break
-                self._count(unit)
-                units.append(unit)
+            units = self._fitting(found.units)
+            is_cut = len(units) < len(found.units)
             self._context.progress.deliver(
                 progress,
                 [unit.queue_offset for unit in units],
-                next_offset=next_offset,
+                next_offset=found.units[len(units)].queue_offset if is_cut else found.next_offset,
                 pop_time_ms=now_ms,
                 invisible_until_ms=now_ms + self.demand.invisible_ms,
                 client_id=self.demand.client_id,
                 auto_renew=self.demand.auto_renew,
             )
-            self._taken += [_Taken(progress, queue_id, unit, now_ms, 1) for unit in units]
-            if not units:
+            if units:
+                self._take(_Run(progress, queue_id, now_ms, 1, units))
+            else:
                 # A filter may step over millions: others get a turn between two scans.
                 await trio.lowlevel.checkpoint()
 
     async def _read(self) -> None:
         """Make messages of what was taken; what the filter's hash let in wrongly is dropped."""
-        store = self._context.store
-        units = [taken.unit for taken in self._taken]
-        if store.end_offset - min([unit.physical_offset for unit in units]) <= HOT_BYTES:
-            records = _read_all(store, units)
+        start = min([run.units[0].physical_offset for run in self._taken])
+        if self._context.store.end_offset - start <= HOT_BYTES:
+            outcomes = self._encode(self._taken)
         else:
-            records = await trio.to_thread.run_sync(_read_all, store, units)
+            outcomes = await trio.to_thread.run_sync(self._encode, self._taken)
         body_bytes = 0
-        for taken, record in zip(self._taken, records, strict=True):
-            if isinstance(record, OffsetOutOfRangeError):
-                self._drop(taken)
-            elif isinstance(record, StoreError):
-                # It stays in flight, so that the group's lag shows what could not be delivered.
-                _log.error("message unreadable", extra={"reason": str(record)})
-            elif not self.demand.tags.matches(record.properties.get(TAGS)):
-                self._drop(taken)
+        for run, unit, found in outcomes:
+            if isinstance(found, tuple):
+                response, size_bytes = found
+                self.messages.append(response)
+                body_bytes += size_bytes
+            elif found is None or isinstance(found, OffsetOutOfRangeError):
+                self._drop(run, unit)
             else:
-                self.messages.append(self._message(taken, record))
-                body_bytes += len(record.body)
+                # It stays in flight, so that the group's lag shows what could not be delivered.
+                _log.error("message unreadable", extra={"reason": str(found)})
         self._context.counters.count_received(
             self.demand.group, self.demand.topic, len(self.messages), body_bytes
         )
 
-    def _message(self, taken: _Taken, record: Record) -> pb.ReceiveMessageResponse:
-        handle = ReceiptHandle(
-            pop_time_ms=taken.pop_time_ms,
-            invisible_ms=self.demand.invisible_ms,
-            broker_name=self._context.config.broker_name,
-            queue_id=taken.queue_id,
-            queue_offset=taken.unit.queue_offset,
-            physical_offset=taken.unit.physical_offset,
-        )
-        return to_delivered(
-            record, receipt_handle=handle.encode(), delivery_attempt=taken.delivery_attempt
-        )
+    def _encode(self, runs: Sequence[_Run]) -> list[_Outcome]:
+        """Return what became of each message, or why it cannot be read. Runs on any thread."""
+        start = min([run.units[0].physical_offset for run in runs])
+        end = max([run.units[-1].physical_offset + run.units[-1].size_bytes for run in runs])
+        found: list[_Outcome] = []
+        try:
+            # Nearly always they lie in one file, which then is looked up and pinned only once.
+            with self._context.store.pin(start, end - start) as view:
+                for run in runs:
+                    self._encode_run(run, view, start, found)
+        except OffsetOutOfRangeError as error:
+            if end - start == runs[0].units[0].size_bytes:
+                return [(runs[0], runs[0].units[0], error)]
+            alone = [run._replace(units=(unit,)) for run in runs for unit in run.units]
+            return [outcome for run in alone for outcome in self._encode((run,))]
+        return found
 
-    async def _bury(self, taken: _Taken) -> None:
+    def _encode_run(self, run: _Run, view: memoryview, start: int, found: list[_Outcome]) -> None:
+        common, wanted = encode_run(run.queue_id, run.delivery_attempt), self.demand.tags
+        handles = run_text(
+            run.pop_time_ms,
+            self.demand.invisible_ms,
+            self._context.config.broker_name,
+            run.queue_id,
+        )
+        for unit in run.units:
+            queue_offset, physical_offset, _ = unit
+            handle = handle_text(handles, queue_offset, physical_offset)
+            record = view[physical_offset - start :]
+            try:
+                delivered = encode_delivered(record, physical_offset, common, handle, wanted)
+            except CorruptRecordError as error:
+                found.append((run, unit, error))
+            else:
+                found.append((run, unit, delivered))
+
+    async def _bury(self, run: _Run) -> None:
         """Move a message that was delivered too often to the dead letter queue."""
         try:
-            record = self._context.store.read(taken.unit.physical_offset)
+            (unit,) = run.units
+            record = self._context.store.read(unit.physical_offset)
             await dead_letters.bury(self._context, self.demand.group, record)
         except StoreError as error:
             # It stays in flight, and is tried again when it becomes visible.
             _log.exception("dead letter not stored", extra={"reason": str(error)})
             return
-        self._drop(taken)
+        self._drop(run, unit)
 
-    def _drop(self, taken: _Taken) -> None:
-        if self._in_flight(taken) is not None:
-            self._context.progress.acknowledge(taken.progress, taken.unit.queue_offset)
+    def _drop(self, run: _Run, unit: FetchedUnit) -> None:
+        if self._in_flight(run, unit) is not None:
+            self._context.progress.acknowledge(run.progress, unit.queue_offset)
 
-    def _in_flight(self, taken: _Taken) -> InFlight | None:
+    def _in_flight(self, run: _Run, unit: FetchedUnit) -> InFlight | None:
         """Return what became of a message that was taken; None if it is no longer ours.
 
         An operator may have reset or deleted the group meanwhile, or the client acknowledged.
         """
-        key = self.demand.group, self.demand.topic, taken.queue_id
-        if self._context.progress.get(*key) is not taken.progress:
+        key = self.demand.group, self.demand.topic, run.queue_id
+        if self._context.progress.get(*key) is not run.progress:
             return None
-        entry = taken.progress.in_flight.get(taken.unit.queue_offset)
-        return entry if entry is not None and entry.pop_time_ms == taken.pop_time_ms else None
+        entry = run.progress.in_flight.get(unit.queue_offset)
+        return entry if entry is not None and entry.pop_time_ms == run.pop_time_ms else None
 
     @property
     def _room(self) -> int:
         """How many messages more may be taken."""
-        return 0 if self._too_long else self.demand.batch_size - len(self._taken)
+        return 0 if self._too_long else self.demand.batch_size - self._count
 
-    def _count(self, unit: FetchedUnit) -> None:
-        self._bytes += unit.size_bytes
-        self._context.delivering_bytes += unit.size_bytes
+    def _take(self, run: _Run) -> None:
+        """Make a run part of the batch."""
+        size_bytes = sum([unit.size_bytes for unit in run.units])
+        self._taken.append(run)
+        self._count += len(run.units)
+        self._bytes += size_bytes
+        self._context.delivering_bytes += size_bytes
 
-    def _fits(self, unit: FetchedUnit) -> bool:
-        """Return whether a message may still be taken; one always may."""
-        if self._bytes and self._bytes + unit.size_bytes > BATCH_BYTES_MAX:
-            self._too_long = True
-        return not self._too_long
+    def _fitting(self, units: Sequence[FetchedUnit]) -> Sequence[FetchedUnit]:
+        """Return as many of the first ones as may still be taken; one always may."""
+        total = self._bytes
+        for count, unit in enumerate(units):
+            total += unit.size_bytes
+            if total > BATCH_BYTES_MAX and total > unit.size_bytes:
+                self._too_long = True
+                return units[:count]
+        return units
 
     def _unit(self, queue_id: int, queue_offset: QueueOffset) -> FetchedUnit | None:
         """Return where a message in flight lies; None if it was deleted."""
@@ -344,29 +370,3 @@ class Batch:
 
     def _note_expiry(self, at_ms: int) -> None:
         self._context.polls.note_expiry(self.demand.group, self.demand.topic, at_ms)
-
-
-def _read_all(store: MessageStore, units: Sequence[FetchedUnit]) -> list[Record | StoreError]:
-    """Return the record of each unit, or why it cannot be read. Runs on any thread."""
-    start = min([unit.physical_offset for unit in units])
-    end = max([unit.physical_offset + unit.size_bytes for unit in units])
-    try:
-        # Nearly always they lie in one file, which then is looked up and pinned only once.
-        with store.pin(start, end - start) as view:
-            return [_decode(view[unit.physical_offset - start :], unit) for unit in units]
-    except OffsetOutOfRangeError:
-        return [_read(store, unit) for unit in units]
-
-
-def _decode(view: memoryview, unit: FetchedUnit) -> Record | StoreError:
-    try:
-        return decode_record(view, unit.physical_offset)
-    except CorruptRecordError as error:
-        return error
-
-
-def _read(store: MessageStore, unit: FetchedUnit) -> Record | StoreError:
-    try:
-        return store.read(unit.physical_offset)
-    except (CorruptRecordError, OffsetOutOfRangeError) as error:
-        return error

@@ -33,6 +33,16 @@ _HANDLE: Final = re.compile(
 """A signed 64-bit number has at most 19 digits; int() alone would also take other scripts' ones."""
 
 
+def run_text(pop_time_ms: int, invisible_ms: int, broker_name: str, queue_id: int) -> str:
+    """Return what the handles of messages that are delivered together have in common."""
+    return f" {pop_time_ms} {invisible_ms} 0 0 {broker_name} {queue_id} "
+
+
+def handle_text(run: str, queue_offset: int, physical_offset: int) -> str:
+    """Return a whole handle."""
+    return f"{queue_offset}{run}{queue_offset} {physical_offset}"
+
+
 @final
 class ReceiptHandle(NamedTuple):
     """One delivery of one message."""
@@ -53,9 +63,10 @@ class ReceiptHandle(NamedTuple):
     def encode(self) -> str:
         """Return the text for a client. The broker's name must not contain a blank."""
         pop_time_ms, invisible_ms, broker_name, queue_id, queue_offset, physical_offset = self
-        return (
-            f"{queue_offset} {pop_time_ms} {invisible_ms} 0 0 "
-            f"{broker_name} {queue_id} {queue_offset} {physical_offset}"
+        return handle_text(
+            run_text(pop_time_ms, invisible_ms, broker_name, queue_id),
+            queue_offset,
+            physical_offset,
         )
 
     @classmethod

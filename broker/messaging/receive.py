@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, final
 
 import trio
@@ -17,7 +17,7 @@ from commitbus.broker.messaging.pop import Batch, Demand
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
 from commitbus.broker.messaging.validate import duration_ms, group_name, invisible_ms, topic_name
 from commitbus.broker.metadata.topics import TopicConfig
-from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
+from commitbus.broker.rpc.call import Call, Response, RpcError, Send, StatusCode
 from commitbus.broker.rpc.method import Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
@@ -29,6 +29,9 @@ AUTO_RENEW_INVISIBLE_MS: Final = 60_000
 HANDOVER_S_MAX: Final = 60.0
 """For one answer: 32 MiB in it are 4.5 Mbit/s. A client that reads more slowly holds memory that
 others need, and it need not have set a deadline."""
+
+PIECE_BYTES: Final = 64 * 1024
+"""What is given to the transport at once, a message more at most."""
 
 _REQUEST_TIMEOUT_MS: Final = 3_000
 """What the official clients add to a long poll for their deadline."""
@@ -194,12 +197,21 @@ class Polling(Parked):
             await _finish(self._context, self._send, _NOTHING_NEW)
             return
         with trio.move_on_after(HANDOVER_S_MAX) as scope:
-            await self._send(_OK)
-            for message in batch.messages:
-                await self._send(message)
-            await _send_delivery_timestamp(self._context, self._send)
+            await self._send_all(batch.messages)
         if scope.cancelled_caught:
             raise RpcError(StatusCode.DEADLINE_EXCEEDED, "the messages are read too slowly")
+
+    async def _send_all(self, messages: Sequence[bytes]) -> None:
+        """Send messages with what belongs around them: small ones together, large ones not."""
+        piece: list[Response] = [_OK]
+        size_bytes = 0
+        for message in messages:
+            piece.append(message)
+            size_bytes += len(message)
+            if size_bytes >= PIECE_BYTES:
+                await self._send(*piece)
+                piece, size_bytes = [], 0
+        await self._send(*piece, _delivery_timestamp(self._context))
 
 
 def _demand(context: MessagingContext, request: pb.ReceiveMessageRequest, client: Client) -> Demand:
@@ -256,11 +268,10 @@ async def _refuse(context: MessagingContext, send: Send, error: Exception) -> No
 
 
 async def _finish(context: MessagingContext, send: Send, status: pb.ReceiveMessageResponse) -> None:
-    await send(status)
-    await _send_delivery_timestamp(context, send)
+    await send(status, _delivery_timestamp(context))
 
 
-async def _send_delivery_timestamp(context: MessagingContext, send: Send) -> None:
+def _delivery_timestamp(context: MessagingContext) -> pb.ReceiveMessageResponse:
     response = pb.ReceiveMessageResponse()
     set_timestamp(response.delivery_timestamp, context.clock.now_ms())
-    await send(response)
+    return response

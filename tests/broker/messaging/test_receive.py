@@ -13,6 +13,7 @@ import trio.testing
 
 from commitbus.broker.messaging import pop
 from commitbus.broker.metadata.errors import StateWriteError
+from commitbus.broker.rpc.call import Response
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.errors import OffsetOutOfRangeError
 
@@ -357,13 +358,14 @@ def test_a_client_that_goes_while_messages_are_sent_gives_them_back(run: Run) ->
     """After a second they are there for others, the ones already written as well."""
 
     async def scenario(bus: Any) -> None:
-        await bus.send(b"1", b"2", b"3")
-        sent = []
+        # Two of them are written at once, the third is not.
+        bodies = [digit * 40_000 for digit in (b"1", b"2", b"3")]
+        await bus.send(*bodies)
+        sent: list[str | None] = []
 
-        async def slow(response: Any) -> None:
-            sent.append(response.WhichOneof("content"))
-            if len(sent) == 3:
-                await trio.sleep_forever()
+        async def slow(*responses: Response) -> None:
+            sent.extend(bus.parsed(response).WhichOneof("content") for response in responses)
+            await trio.sleep_forever()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: bus.receive(send=slow, auto_renew=True))
@@ -372,7 +374,7 @@ def test_a_client_that_goes_while_messages_are_sent_gives_them_back(run: Run) ->
             nursery.cancel_scope.cancel()
         await bus.sleep(1.01)
         received = await bus.receive()
-        assert received.bodies == [b"1", b"2", b"3"]
+        assert received.bodies == bodies
 
     run(scenario)
 
@@ -494,7 +496,7 @@ def test_a_release_that_cannot_be_saved_leaves_the_message_to_its_time(
     async def scenario(bus: Any) -> None:
         await bus.send(b"1")
 
-        async def stuck(_: object) -> None:
+        async def stuck(*_: Response) -> None:
             await trio.sleep_forever()
 
         def fail(*_: object, **__: object) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from google.protobuf.message import Message
 
-from commitbus.broker.rpc.call import RpcError, StatusCode
+from commitbus.broker.rpc.call import Response, RpcError, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 Run = Callable[..., None]
@@ -175,7 +174,7 @@ def test_slow_readers_hold_a_bounded_number_of_bytes_for_a_bounded_time(
     """Others are told to come back, and get what the slow one did not read."""
     monkeypatch.setattr("commitbus.broker.messaging.pop.DELIVERING_BYTES_MAX", 100)
 
-    async def never(_: Message) -> None:
+    async def never(*_: Response) -> None:
         await trio.sleep_forever()
 
     async def scenario(bus: Any) -> None:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commitbus.broker.messaging.methods import messaging_methods
-from commitbus.broker.rpc.call import RpcError
+from commitbus.broker.rpc.call import Response, RpcError
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 Run = Callable[..., None]
@@ -68,9 +68,9 @@ async def call_with(bus: Any, name: str, request: Message) -> pb.Status:
     if name == "ReceiveMessage":
         statuses: list[pb.Status] = []
 
-        async def collect(response: Any) -> None:
-            if response.HasField("status"):
-                statuses.append(response.status)
+        async def collect(*responses: Response) -> None:
+            found = [bus.parsed(response) for response in responses]
+            statuses.extend(response.status for response in found if response.HasField("status"))
 
         with trio.move_on_after(0.001) as scope:
             bus.clock.rate = 1000

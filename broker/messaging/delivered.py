@@ -1,0 +1,181 @@
+"""A stored message as a consumer gets it: from its record's bytes to those of the response.
+
+To make protobuf's objects of every message would take twice as long. The bytes of a protobuf
+message are those of its fields, one after the other, so they can be made in pieces: what many
+messages have in common by protobuf and once, the rest by hand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+from commitbus.broker.filters.message_filter import MessageFilter
+from commitbus.broker.messaging import properties as names
+from commitbus.broker.messaging.message_codec import SYS_FLAG_COMPRESSED, set_timestamp
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.rpc.proto.wire_format import delimited, key_of, length, varint
+from commitbus.commitlog.record_format import (
+    HEADER_FORMATS,
+    HOST_FLAGS,
+    check_record,
+    decode_properties,
+    offset_message_id,
+)
+from commitbus.commitlog.types import Host, PhysicalOffset
+
+_MESSAGE: Final = key_of(pb.ReceiveMessageResponse, "message")
+_SYSTEM_PROPERTIES: Final = key_of(pb.Message, "system_properties")
+_BODY: Final = key_of(pb.Message, "body")
+_KEYS: Final = key_of(pb.SystemProperties, "keys")
+_MESSAGE_ID: Final = key_of(pb.SystemProperties, "message_id")
+_RECEIPT_HANDLE: Final = key_of(pb.SystemProperties, "receipt_handle")
+_QUEUE_OFFSET: Final = key_of(pb.SystemProperties, "queue_offset")
+
+_GZIP: Final = pb.SystemProperties(body_encoding=pb.GZIP).SerializeToString()
+_IDENTITY: Final = pb.SystemProperties(body_encoding=pb.IDENTITY).SerializeToString()
+_NORMAL: Final = pb.SystemProperties(message_type=pb.NORMAL).SerializeToString()
+_MD5_DIGITS: Final = 32
+_MD5_HEAD: Final = pb.SystemProperties(
+    body_digest=pb.Digest(type=pb.MD5, checksum="0" * _MD5_DIGITS)
+).SerializeToString()[:-_MD5_DIGITS]
+"""The digest up to the hexadecimal digits that end it."""
+
+_PLAIN_KEYS: Final = names.HIDDEN_KEYS - {
+    *(names.TRANSACTION_PREPARED, names.DELIVERY_TIME_MS, names.SHARDING_KEY, names.PRIORITY),
+    *(names.LITE_TOPIC, names.TRACE_CONTEXT, names.DEAD_LETTER_ORIGIN_TOPIC),
+}
+"""A message that has no other properties is a normal one, and has none of its producer's own."""
+
+
+Delivered = tuple[bytes, int]
+"""The response that carries a message, and the size of the body in it."""
+
+
+def encode_run(queue_id: int, delivery_attempt: int) -> bytes:
+    """Return what messages of one queue that are delivered together have in common."""
+    system = pb.SystemProperties(queue_id=queue_id, delivery_attempt=delivery_attempt)
+    return system.SerializeToString()
+
+
+def encode_delivered(
+    view: memoryview,
+    physical_offset: PhysicalOffset,
+    run: bytes,
+    receipt_handle: str,
+    wanted: MessageFilter,
+) -> Delivered | None:
+    """Return the response that delivers a record.
+
+    Args:
+        view: From the record's first byte on; what is behind the record is ignored.
+        physical_offset: Where it lies.
+        run: From `encode_run`.
+        receipt_handle: What the consumer will name this delivery by.
+        wanted: Another message is not delivered: None is returned.
+
+    Raises:
+        CorruptRecordError: The bytes are not a whole, intact record.
+    """
+    (
+        _, _, queue_offset, sys_flag, store_ms, topic, body_start, body_end, properties_start, end,
+    ) = check_record(view, 0, physical_offset, verify_crc=True)  # fmt: skip
+    stored = decode_properties(view[properties_start:end].tobytes())
+    if not wanted.accepts(stored):
+        return None
+    get = stored.get
+    header = HEADER_FORMATS[sys_flag & HOST_FLAGS].unpack_from(view)
+    born_ms, born_address, _, _, store_address, store_port = header[8:14]
+    front, common = _topic(topic), _NORMAL
+    if not _PLAIN_KEYS.issuperset(stored):
+        front, common = front + _user_properties(stored), _special_properties(stored)
+    message_id = get(names.UNIQUE_KEY) or offset_message_id(
+        Host(store_address, store_port), physical_offset
+    )
+    body = view[body_start:body_end]
+    # Over the bytes as transferred, compressed ones too. MD5, because the official clients do not
+    # agree on the text of a CRC-32.
+    digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+    system = b"".join(
+        (
+            common,
+            run,
+            _tag(tag) if (tag := get(names.TAGS)) else b"",
+            *[delimited(_KEYS, key.encode()) for key in get(names.KEYS, "").split()],
+            delimited(_MESSAGE_ID, message_id.encode()),
+            _MD5_HEAD,
+            digest.encode(),
+            _GZIP if sys_flag & SYS_FLAG_COMPRESSED else _IDENTITY,
+            _born(get(names.BORN_HOST) or born_address, born_ms),
+            _stored(store_address, store_port, store_ms),
+            delimited(_RECEIPT_HANDLE, receipt_handle.encode()),
+            _QUEUE_OFFSET,
+            varint(queue_offset),
+        )
+    )
+    before_body = b"".join((front, _SYSTEM_PROPERTIES, length(system), system, _BODY, length(body)))
+    size = varint(len(before_body) + len(body))
+    return b"".join((_MESSAGE, size, before_body, body)), len(body)
+
+
+# Messages that are read together were sent together: most of these are the same for them all.
+
+
+@lru_cache(maxsize=4096)
+def _topic(name: str) -> bytes:
+    return pb.Message(topic=pb.Resource(name=name)).SerializeToString()
+
+
+@lru_cache(maxsize=4096)
+def _tag(tag: str) -> bytes:
+    return pb.SystemProperties(tag=tag).SerializeToString()
+
+
+@lru_cache(maxsize=4096)
+def _born(host: str | bytes, ms: int) -> bytes:
+    """Return when and where a message was born: a host as its producer said it, or its address."""
+    text = host if isinstance(host, str) else Host(host, 0).address_text
+    system = pb.SystemProperties(born_host=text)
+    set_timestamp(system.born_timestamp, ms)
+    return system.SerializeToString()
+
+
+@lru_cache(maxsize=4096)
+def _stored(address: bytes, port: int, ms: int) -> bytes:
+    system = pb.SystemProperties(store_host=str(Host(address, port)))
+    set_timestamp(system.store_timestamp, ms)
+    return system.SerializeToString()
+
+
+def _user_properties(stored: Mapping[str, str]) -> bytes:
+    own = {name: value for name, value in stored.items() if name not in names.HIDDEN_KEYS}
+    return pb.Message(user_properties=own).SerializeToString()
+
+
+def _special_properties(stored: Mapping[str, str]) -> bytes:
+    """Return a message's type, and what few messages have."""
+    system = pb.SystemProperties(message_type=_type_of(stored))
+    if group := stored.get(names.SHARDING_KEY):
+        system.message_group = group
+    if trace_context := stored.get(names.TRACE_CONTEXT):
+        system.trace_context = trace_context
+    if origin := stored.get(names.DEAD_LETTER_ORIGIN_TOPIC):
+        system.dead_letter_queue.topic = origin
+        system.dead_letter_queue.message_id = stored.get(names.DEAD_LETTER_ORIGIN_MESSAGE_ID, "")
+    return system.SerializeToString()
+
+
+def _type_of(stored: Mapping[str, str]) -> pb.MessageType:
+    if stored.get(names.TRANSACTION_PREPARED) == "true":
+        return pb.TRANSACTION
+    if names.DELIVERY_TIME_MS in stored:
+        return pb.DELAY
+    if names.SHARDING_KEY in stored:
+        return pb.FIFO
+    if names.PRIORITY in stored:
+        return pb.PRIORITY
+    if names.LITE_TOPIC in stored:
+        return pb.LITE
+    return pb.NORMAL
