@@ -288,8 +288,10 @@ def _text(operand: Term, part: str, test: Callable[[str, str], bool], *, wanted:
     inner = operand.evaluate
 
     def evaluate(message: Properties) -> Value | None:
+        if part == "":
+            return False  # before the operand is evaluated, which may raise
         value = inner(message)
-        return isinstance(value, str) and part != "" and test(value, part) is wanted
+        return isinstance(value, str) and test(value, part) is wanted
 
     return _larger(Kind.PREDICATE, evaluate, operand)
 

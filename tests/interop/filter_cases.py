@@ -201,6 +201,9 @@ a IN ('x') IN ('y')
 a IN (b)
 a IN (NULL)
 a CONTAINS ''
+(a < 5) CONTAINS '' OR TRUE
+(a < 5) CONTAINS 'x' OR TRUE
+(a < 5) NOT ENDSWITH '' OR TRUE
 a NOT CONTAINS ''
 a CONTAINS b
 a CONTAINS 5

@@ -32,7 +32,7 @@ from tests.interop.java_program import build_java, run_tool
 
 PROJECT: Final = Path(__file__).with_name("rocketmq_filter")
 SEED: Final = 20261121
-RANDOM_CASES: Final = 4000
+RANDOM_CASES: Final = 10_000
 
 pytestmark = pytest.mark.slow
 

@@ -229,8 +229,8 @@ def evaluate(  # noqa: C901, PLR0911 - a branch for each kind of node
             kind, signs = ("or", "<>") if negated else ("and", (">=", "<="))
             return of((kind, ("order", signs[0], inner, low), ("order", signs[1], inner, high)))
         case ("text", test, inner, part, negated):
-            value = of(inner)
-            return isinstance(value, str) and part != "" and TEXT_TESTS[test](value, part) ^ negated
+            value = of(inner) if part else None
+            return isinstance(value, str) and TEXT_TESTS[test](value, part) ^ negated
         case ("in", name, values, negated):
             value = of(("name", name))
             return None if value is None else (value in values) ^ negated

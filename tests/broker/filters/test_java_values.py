@@ -69,6 +69,7 @@ def test_doubles_have_java_s_total_order() -> None:
 @given(st.integers(-LONG_MAX - 1, LONG_MAX), st.floats(allow_nan=False, allow_infinity=False))
 def test_an_integer_beside_a_double_is_rounded_to_one(integer: int, double: float) -> None:
     """Where Python would compare exactly."""
+    assert compare(9007199254740993, 9007199254740992.0) == 0
     assert compare(integer, double) == compare(float(integer), double) == -compare(double, integer)
 
 

@@ -90,6 +90,20 @@ def test_a_text_that_is_no_number_fits_no_comparison_with_one(text: str) -> None
     assert accepts(f"TRUE OR {text}")
 
 
+def test_a_text_must_fit_the_type_of_the_number_it_is_compared_with() -> None:
+    """32 bits beside a number of 32 bits, 64 beside a larger one; a fraction beside a fraction."""
+    assert not accepts("amount > 5", {"amount": "3000000000"})
+    assert accepts("amount > 2147483648", {"amount": "3000000000"})
+    assert not accepts("amount > 2", {"amount": "2.5"})
+    assert accepts("amount > 2.0", {"amount": "2.5"})
+
+
+def test_a_test_for_an_empty_part_does_not_look_at_its_operand() -> None:
+    """So a conversion that would fail in there does not."""
+    assert accepts("(region > 5) CONTAINS '' OR TRUE")
+    assert not accepts("(region > 5) CONTAINS 'x' OR TRUE")
+
+
 def test_a_comment_at_the_end_needs_no_line_end() -> None:
     """RocketMQ, too, takes what comes before it; but two signs before a number are two signs."""
     assert accepts("amount > 1 -- a comment")
