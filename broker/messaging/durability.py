@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from bisect import insort
+from collections import deque
 from collections.abc import Callable
 from functools import partial
-from heapq import heappop, heappush
+from operator import itemgetter
 from typing import Final, final
 
 import trio
@@ -33,10 +35,8 @@ class Durability:
             needed: False where an append counts as stored at once (ASYNC_FLUSH).
         """
         self._watermark, self._needed = watermark, needed
-        # End offset, a number so that functions are never compared, and what wakes who waits, until
-        # that is cancelled.
-        self._waiting: list[tuple[PhysicalOffset, int, list[Callable[[], None]]]] = []
-        self._count = 0
+        # By end offset: it, and what wakes who waits, until that is cancelled.
+        self._waiting: deque[tuple[PhysicalOffset, list[Callable[[], None]]]] = deque()
         self._failure: StoreError | None = None
         self._lock = threading.Lock()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -90,9 +90,12 @@ class Durability:
 
         What a task each would cost more than the rest of the work for.
         """
-        wake = [function]
-        self._count += 1
-        heappush(self._waiting, (end_offset, self._count, wake))
+        wake, waiting = [function], self._waiting
+        # Appended last, waits last; only tasks that waited for something else first come late.
+        if not waiting or waiting[-1][0] <= end_offset:
+            waiting.append((end_offset, wake))
+        else:
+            insort(waiting, (end_offset, wake), key=itemgetter(0))
         if self._failure is not None:
             self._soon(self._release_all)
         return wake
@@ -124,11 +127,12 @@ class Durability:
         self._wake(self._watermark())
 
     def _release_all(self) -> None:
-        self._wake(max((end for end, _, _ in self._waiting), default=PhysicalOffset(0)))
+        if self._waiting:
+            self._wake(self._waiting[-1][0])
 
     def _wake(self, end_offset: PhysicalOffset) -> None:
         """Wake all who wait for no more than `end_offset`."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= end_offset:
-            for function in heappop(waiting)[2]:
+            for function in waiting.popleft()[1]:
                 function()

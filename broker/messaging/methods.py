@@ -102,6 +102,7 @@ def _answering(
     context: MessagingContext, handler: UnaryHandler, response_type: type[Message]
 ) -> Handler:
     """Return the handler as a transport calls it: a refusal is the status of the response."""
+    settled = partial(_settled, response_type)
 
     def answer(request: Message, call: Call) -> Response | Later | Awaitable[Response]:
         try:
@@ -111,7 +112,7 @@ def _answering(
         if isinstance(answer, (bytes, Message)):
             return answer
         if isinstance(answer, Later):
-            answer.then(partial(_settled, response_type))
+            answer.then(settled)
             return answer
         return _awaited(answer, response_type)
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.durability import Durability
 from commitbus.broker.messaging.errors import (
     MessageTypeConflictError,
     NotPermittedError,
@@ -26,7 +27,7 @@ from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.method import Later
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.rpc.proto.wire_format import delimited, key_of, length, varint
-from commitbus.commitlog.types import AppendResult
+from commitbus.commitlog.types import AppendResult, PhysicalOffset
 
 _OK: Final = pb.SendMessageResponse(status=ok()).SerializeToString()
 _OK_ENTRY: Final = pb.SendResultEntry(status=ok()).SerializeToString()
@@ -60,16 +61,10 @@ def send_message(
         return _send_to_new_topic(context, name, checked, call)
     results = _append(context, topic, checked, call, now_ms)
     durability, end_offset = context.durability, results[-1].end_offset
+    response = _response(checked, results)
     if durability.reached(end_offset):
-        return _response(checked, results)
-    answer = Later()
-
-    def result() -> bytes:
-        durability.check(end_offset)
-        return _response(checked, results)
-
-    durability.call_when_over(end_offset, partial(answer.settle, result))
-    return answer
+        return response
+    return _once_durable(durability, end_offset, response)
 
 
 async def _send_to_new_topic(
@@ -79,6 +74,17 @@ async def _send_to_new_topic(
     results = _append(context, topic, messages, call, context.clock.now_ms())
     await context.durability.wait(results[-1].end_offset)
     return _response(messages, results)
+
+
+def _once_durable(durability: Durability, end_offset: PhysicalOffset, response: bytes) -> Later:
+    answer = Later()
+
+    def result() -> bytes:
+        durability.check(end_offset)
+        return response
+
+    durability.call_when_over(end_offset, partial(answer.settle, result))
+    return answer
 
 
 def _append(
