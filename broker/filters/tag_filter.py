@@ -30,17 +30,13 @@ class TagFilter:
         codes = None if self.tags is None else frozenset(map(tags_code, self.tags))
         object.__setattr__(self, "tags_codes", codes)
 
-    def matches(self, tag: str | None) -> bool:
-        """Return whether a message with this tag (None: without one) is wanted."""
-        return self.tags is None or tag in self.tags
-
     def accepts(self, properties: Mapping[str, str]) -> bool:
         """See `MessageFilter`."""
-        return self.matches(properties.get(_TAGS))
+        return self.tags is None or properties.get(_TAGS) in self.tags
 
     def accepts_encoded(self, properties: bytes | memoryview) -> bool:
         """See `MessageFilter`."""
-        return self.tags is None or self.matches(_finder.find(properties).get(_TAGS))
+        return self.tags is None or _finder.find(properties).get(_TAGS) in self.tags
 
 
 EVERYTHING: Final = TagFilter(None)
