@@ -42,8 +42,9 @@ class Flusher:
 
     def flush_soon(self, connection: Flushable) -> None:
         """Have the connection flushed after the tasks that are about to run."""
+        if not self._waiting:
+            self._asleep.unpark()
         self._waiting[connection] = None
-        self._asleep.unpark()
 
     async def run(self) -> None:
         """Flush until cancelled."""
