@@ -318,8 +318,10 @@ class CommitLog:
         flags = host_flags(batch.born_host, self._store_host)
         # What every record has besides its body and properties.
         more = HEADER_FORMATS[flags].size + len(topic.prefixed) + PROPERTIES_LENGTH.size
-        total = len(batch.records) + more * len(batch)
+        total = len(batch.records) + len(batch.last_properties) + more * len(batch)
         first_size = int(batch.body_bytes[0] + batch.properties_bytes[0]) + more
+        if len(batch) == 1:
+            first_size = total
         chosen = kernels(len(batch))
         with self._lock:
             if self._position + total > self._limit:
@@ -332,6 +334,7 @@ class CommitLog:
                 batch.records,
                 batch.body_bytes,
                 batch.properties_bytes,
+                last_properties=batch.last_properties,
                 header=batch.header(topic.magic_code, timestamp, self._store_host),
                 topic=topic.prefixed,
                 queue_offset=queue_offset,

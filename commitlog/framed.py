@@ -50,6 +50,8 @@ class FramedBatch:
     born_timestamp: int
     """Milliseconds since 1970, as the producer said."""
     born_host: Host
+    last_properties: bytes = b""
+    """What the last record has behind its properties in `records`."""
 
     def __len__(self) -> int:
         """Return how many records these are."""
@@ -65,18 +67,21 @@ class FramedBatch:
         if self.body_bytes.shape != self.properties_bytes.shape or self.body_bytes.ndim != 1:
             raise ValueError("there are not as many lengths of bodies as of properties")
         if not len(self):
-            if self.records:
+            if self.records or self.last_properties:
                 raise ValueError(f"{len(self.records)} bytes are of no record")
             return
         self._check_limit("a body", self.body_bytes, max_body_bytes)
         self._check_limit("the properties", self.properties_bytes, MAX_PROPERTIES_BYTES)
+        last_bytes = int(self.properties_bytes[-1]) + len(self.last_properties)
+        if last_bytes > MAX_PROPERTIES_BYTES:
+            raise MessageRefusedError("the properties", last_bytes, MAX_PROPERTIES_BYTES)
         ends = np.cumsum(self.body_bytes + self.properties_bytes)
         if ends[-1] != len(self.records):
             raise ValueError(
                 f"the lengths add up to {ends[-1]} bytes, but there are {len(self.records)}"
             )
-        last_bytes = np.frombuffer(self.records, np.uint8)[ends[self.properties_bytes > 0] - 1]
-        if (last_bytes != 2).any():
+        separators = np.frombuffer(self.records, np.uint8)[ends[self.properties_bytes > 0] - 1]
+        if (separators != 2).any() or self.last_properties[-1:] not in (b"", b"\x02"):
             raise ValueError("properties do not end with a separator")
         for row in np.flatnonzero(self.properties_bytes >= ZERO_RUN_BYTES).tolist():
             end = int(ends[row])

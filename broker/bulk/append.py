@@ -198,9 +198,10 @@ class _AppendStream:
             queue_id = _writable_queue(topic, batch.queue_id)
         else:
             queue_id = next_queue(messaging, topic)
+        key_property = b""
         if self._producer is not None:
             self._producer.begin()
-            frames = frames.with_last_properties(self._producer.key_property(batch.sequence))
+            key_property = self._producer.key_property(batch.sequence)
         born_ms = (
             batch.born_ms if 0 < batch.born_ms <= TIMESTAMP_MS_MAX else messaging.clock.now_ms()
         )
@@ -213,6 +214,7 @@ class _AppendStream:
                 frames.properties_bytes,
                 born_ms,
                 self._born_host,
+                key_property,
             )
         )
         messaging.counters.count_sent(topic.name, len(frames), int(frames.body_bytes.sum()))

@@ -17,7 +17,7 @@ from commitbus.broker.bulk.status import REFUSALS, refusal
 from commitbus.broker.messaging.errors import BadRequestError
 from commitbus.broker.messaging.filters import parse_filter
 from commitbus.broker.messaging.validate import topic_name
-from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
+from commitbus.broker.rpc.call import Call, Pieces, RpcError, Send, StatusCode
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
 from commitbus.broker.store.message_store import MessageStore
@@ -124,7 +124,7 @@ def _slice_bytes(wanted: int) -> int:
     return wanted or SLICE_BYTES
 
 
-def _response(part: Slice, end_offset: int, queue_id: int, *, checksums: bool) -> bytes:
+def _response(part: Slice, end_offset: int, queue_id: int, *, checksums: bool) -> Pieces:
     head = pb.FetchResponse(
         queue_id=queue_id,
         first_offset=part.first_offset,
@@ -136,7 +136,7 @@ def _response(part: Slice, end_offset: int, queue_id: int, *, checksums: bool) -
     ).SerializeToString()
     records = part.records
     before = before_field(head, pb.FetchResponse.RECORDS_FIELD_NUMBER, len(records))
-    return b"".join((before, records))
+    return before, records
 
 
 # A topic
@@ -164,7 +164,7 @@ class _TopicReader:
         self._queue_count = 0
         self.cursors: list[_Cursor] = []
 
-    async def begin(self) -> list[bytes]:
+    async def begin(self) -> list[Pieces]:
         """Find where to begin; return the slices that say where."""
         count = self._context.messaging.readable_topic(self.topic).read_queue_nums
         for queue in self._what.queues:
@@ -180,7 +180,7 @@ class _TopicReader:
         self._queue_count = count
         return [await self._begin(queue_id, position) for queue_id, position in queues.items()]
 
-    async def begin_new_queues(self) -> list[bytes]:
+    async def begin_new_queues(self) -> list[Pieces]:
         """Take in the queues that the topic got since, if they are wanted.
 
         Raises:
@@ -191,7 +191,7 @@ class _TopicReader:
         self._queue_count = max(self._queue_count, count)
         return [await self._begin(queue_id, pb.Position()) for queue_id in new]
 
-    async def _begin(self, queue_id: int, position: pb.Position) -> bytes:
+    async def _begin(self, queue_id: int, position: pb.Position) -> Pieces:
         """Return the empty slice that says where a queue begins."""
         offset = await trio.to_thread.run_sync(_begin, self._store, self.topic, queue_id, position)
         cursor = _Cursor(queue_id, offset)
@@ -219,7 +219,7 @@ class _TopicReader:
             only_cached=only_cached,
         )  # fmt: skip
 
-    def response(self, cursor: _Cursor, part: Slice) -> bytes:
+    def response(self, cursor: _Cursor, part: Slice) -> Pieces:
         """Return what the client gets for a slice."""
         end_offset = self._store.max_offset(self.topic, cursor.queue_id)
         return _response(part, end_offset, cursor.queue_id, checksums=self._what.checksums)

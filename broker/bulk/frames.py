@@ -65,13 +65,6 @@ class Frames:
         bounds = zip((body_ends - self.body_bytes).tolist(), body_ends.tolist(), strict=True)
         return [self.records[start:end].tobytes() for start, end in bounds]
 
-    def with_last_properties(self, more: bytes) -> Frames:
-        """Return the same records, the last one with more properties."""
-        properties_bytes = self.properties_bytes.copy()
-        properties_bytes[-1] += len(more)
-        records = memoryview(b"".join((self.records, more)))
-        return Frames(records, self.body_bytes, properties_bytes)
-
 
 def encode_frames(parts: Sequence[bytes]) -> tuple[bytes, bytes]:
     """Return `lengths` and `records` of a batch.

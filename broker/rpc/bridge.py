@@ -24,7 +24,7 @@ from typing import Any, Self, TypeVarTuple, final
 import trio
 from google.protobuf.message import Message
 
-from commitbus.broker.rpc.call import Response, RpcError, StatusCode
+from commitbus.broker.rpc.call import Pieces, Response, RpcError, StatusCode
 from commitbus.broker.rpc.exchange import MESSAGE_COST_BYTES, SEND_WINDOW_BYTES, encoded
 
 Arguments = TypeVarTuple("Arguments")
@@ -74,7 +74,7 @@ class Outlet:
         self._room: trio.Event | None = None
         self._closed = False
 
-    async def send(self, *responses: Response) -> None:
+    async def send(self, *responses: Response | Pieces) -> None:
         """Give the next responses to the transport, and wait until there is room for another.
 
         Raises:

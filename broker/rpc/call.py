@@ -15,10 +15,14 @@ Response = Message | bytes
 """A response, or its bytes where a handler encodes by itself: only what has succeeded."""
 
 
+Pieces = tuple[bytes, ...]
+"""The bytes of one large response, in pieces that need not be joined."""
+
+
 class Send(Protocol):
     """Gives the next responses of a stream to the transport."""
 
-    def __call__(self, *responses: Response) -> Awaitable[None]:
+    def __call__(self, *responses: Response | Pieces) -> Awaitable[None]:
         """Queue them, to be written together; wait while the client is slow."""
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, cast, final
 import trio
 from google.protobuf.message import DecodeError, Message
 
-from commitbus.broker.rpc.call import Call, Response, RpcError, StatusCode
+from commitbus.broker.rpc.call import Call, Pieces, Response, RpcError, StatusCode
 from commitbus.broker.rpc.method import Later, Method, MethodKind, Parked, Result
 from commitbus.broker.rpc.outcome import deadline_exceeded, refusal, shutting_down
 
@@ -66,8 +66,10 @@ def _encode(method: Method, result: object) -> bytes:
     return result.SerializeToString()
 
 
-def encoded(response: Response) -> bytes:
+def encoded(response: Response | Pieces) -> bytes:
     """Return the bytes of a response in a stream."""
+    if isinstance(response, tuple):
+        return b"".join(response)
     return response if isinstance(response, bytes) else response.SerializeToString()
 
 

@@ -579,7 +579,8 @@ def append_index_entries(
 
 # With the GIL: a batch of 64 takes 10 us, and getting it back from reput took more than that.
 @_kernel(
-    "int64(int64, int64, int64[::1], int64[::1], int64, int64, int64, int64, int64, int64)",
+    "int64(int64, int64, int64[::1], int64[::1],"
+    " int64, int64, int64, int64, int64, int64, int64, int64)",
     nogil=False,
 )
 def append_records(
@@ -587,6 +588,8 @@ def append_records(
     records: int,
     body_bytes: Any,
     properties_bytes: Any,
+    last_properties: int,
+    last_properties_bytes: int,
     header: int,
     header_bytes: int,
     topic: int,
@@ -595,8 +598,8 @@ def append_records(
     physical_offset: int,
 ) -> int:
     """Store records from an address on, the first one's size as 0; return their bytes."""
-    at = address
-    for row in range(len(body_bytes)):
+    at, last = address, len(body_bytes) - 1
+    for row in range(last + 1):
         body_length, properties_length = body_bytes[row], properties_bytes[row]
         body = at + header_bytes
         tail = body + body_length
@@ -605,9 +608,12 @@ def append_records(
         _copy(at, header, np.uint64(header_bytes))
         _copy(body, records, np.uint64(body_length))
         _copy(tail, topic, np.uint64(topic_bytes))
-        _store_i16(properties - 2, properties_length)
         _copy(properties, records + body_length, np.uint64(properties_length))
         end = properties + properties_length
+        if row == last:
+            _copy(end, last_properties, np.uint64(last_properties_bytes))
+            end += last_properties_bytes
+        _store_i16(properties - 2, end - properties)
         if row:
             _store_i32(at, end - at)
         _store_i32(at + 8, np.int64(crc) & CRC_MASK)

@@ -74,10 +74,11 @@ class Kernels(Protocol):
     def append_records(
         self,
         view: memoryview,
-        records: bytes,
+        records: bytes | memoryview,
         body_bytes: Int64s,
         properties_bytes: Int64s,
         *,
+        last_properties: bytes,
         header: bytes,
         topic: bytes,
         queue_offset: int,
@@ -90,6 +91,7 @@ class Kernels(Protocol):
             records: Of each record its body, then its properties.
             body_bytes: Shape (n,); with the next they add up to the length of `records`.
             properties_bytes: Shape (n,), each at most 65,535.
+            last_properties: What the last record has behind those.
             header: Of all records, with 0 as size, body CRC, both offsets and body length.
             topic: As it follows each body, its length included.
             queue_offset: Of the first record; the others follow.

@@ -109,10 +109,11 @@ class NumbaKernels:
     def append_records(
         self,
         view: memoryview,
-        records: bytes,
+        records: bytes | memoryview,
         body_bytes: Int64s,
         properties_bytes: Int64s,
         *,
+        last_properties: bytes,
         header: bytes,
         topic: bytes,
         queue_offset: int,
@@ -122,6 +123,7 @@ class NumbaKernels:
         # Copied, because columns of a table are neither contiguous nor always writable.
         stored = compiled.append_records(
             _address(view), _address(records), np.array(body_bytes), np.array(properties_bytes),
+            _address(last_properties), len(last_properties),
             _address(header), len(header), _address(topic), len(topic),
             queue_offset, physical_offset,
         )  # fmt: skip

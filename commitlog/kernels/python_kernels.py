@@ -142,10 +142,11 @@ class PythonKernels:
     def append_records(
         self,
         view: memoryview,
-        records: bytes,
+        records: bytes | memoryview,
         body_bytes: Int64s,
         properties_bytes: Int64s,
         *,
+        last_properties: bytes,
         header: bytes,
         topic: bytes,
         queue_offset: int,
@@ -153,6 +154,10 @@ class PythonKernels:
     ) -> None:
         """Store records next to each other, hidden by the first one's size."""
         count, header_bytes = len(body_bytes), len(header)
+        if last_properties:
+            records = b"".join((records, last_properties))
+            properties_bytes = properties_bytes.copy()
+            properties_bytes[-1] += len(last_properties)
         sizes = body_bytes + properties_bytes + (header_bytes + len(topic) + 2)
         body_ends = np.cumsum(body_bytes + properties_bytes) - properties_bytes
         bounds = np.stack([body_ends - body_bytes, body_ends, body_ends + properties_bytes])
@@ -166,7 +171,7 @@ class PythonKernels:
         headers["physical_offset"] = np.cumsum(sizes) - sizes + physical_offset
         headers["body_bytes"] = body_bytes
         pack_length = PROPERTIES_LENGTH.pack
-        parts: list[bytes | bytearray] = []
+        parts: list[bytes | bytearray | memoryview] = []
         at = 0
         for body, body_end, end in zip(bodies, *bounds[1:].tolist(), strict=True):
             parts += (

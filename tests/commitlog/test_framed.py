@@ -76,8 +76,11 @@ def framed(parts: Parts, topic: str = "topic", **changes: Any) -> FramedBatch:
 def messages(batch: FramedBatch) -> list[OutgoingMessage]:
     """The same records, one by one."""
     found, start = [], 0
-    for body_bytes, properties_bytes in zip(
-        batch.body_bytes.tolist(), batch.properties_bytes.tolist(), strict=True
+    for left, body_bytes, properties_bytes in zip(
+        range(len(batch) - 1, -1, -1),
+        batch.body_bytes.tolist(),
+        batch.properties_bytes.tolist(),
+        strict=True,
     ):
         body_end = start + body_bytes
         end = body_end + properties_bytes
@@ -85,8 +88,8 @@ def messages(batch: FramedBatch) -> list[OutgoingMessage]:
             OutgoingMessage(
                 batch.topic,
                 batch.queue_id,
-                batch.records[start:body_end],
-                batch.records[body_end:end],
+                bytes(batch.records[start:body_end]),
+                bytes(batch.records[body_end:end]) + (b"" if left else batch.last_properties),
                 batch.born_timestamp,
                 batch.born_host,
             )
@@ -121,7 +124,13 @@ def contents(log: CommitLog) -> list[bytes]:
 @settings(max_examples=60, deadline=None)
 @given(
     batches=st.lists(
-        st.tuples(topics, parts_of_a_batch, st.integers(0, 3), st.sampled_from([V4, V6])),
+        st.tuples(
+            topics,
+            parts_of_a_batch,
+            st.integers(0, 3),
+            st.sampled_from([V4, V6]),
+            st.sampled_from([b"", b"k\x01v\x02"]),
+        ),
         min_size=1,
         max_size=8,
     ),
@@ -130,14 +139,17 @@ def contents(log: CommitLog) -> list[bytes]:
 )
 @pytest.mark.usefixtures("kernels")
 def test_the_files_are_those_of_appending_one_batch_after_the_other(
-    batches: list[tuple[str, Parts, int, Host]], store_host: Host, born: int
+    batches: list[tuple[str, Parts, int, Host, bytes]], store_host: Host, born: int
 ) -> None:
     """Byte for byte, over the ends of files too, and with the same results."""
     with tempfile.TemporaryDirectory() as directory:
         one, other = (log_in(Path(directory) / name, store_host) for name in ("one", "other"))
         try:
-            for topic, parts, queue_id, host in batches:
-                batch = framed(parts, topic, queue_id=queue_id, born_host=host, born_timestamp=born)
+            for topic, parts, queue_id, host, more in batches:
+                batch = framed(
+                    parts, topic, queue_id=queue_id, born_host=host, born_timestamp=born,
+                    last_properties=more,
+                )  # fmt: skip
                 got = one.append_framed(batch)
                 wanted = other.append_batch(messages(batch))
                 assert got.physical_offset == wanted[0].physical_offset
@@ -231,6 +243,18 @@ def test_what_one_record_must_not_have_refuses_all(open_log: OpenLog, parts: Par
         log.append_framed(framed(parts))
     assert log.end_offset == 0
     assert log.queue_end("topic", 0) == 0
+
+
+@pytest.mark.parametrize(
+    "more", [b"a\x01b", b"a\x01" + b"b" * (MAX_PROPERTIES_BYTES - 4) + b"\x02"]
+)
+def test_what_the_last_record_has_besides_is_checked_with_the_rest(
+    open_log: OpenLog, more: bytes
+) -> None:
+    log = open_log(1 << 17)
+    with pytest.raises((MessageRefusedError, ValueError)):
+        log.append_framed(framed([(b"x", b""), (b"x", b"a\x01b\x02")], last_properties=more))
+    assert log.end_offset == 0
 
 
 def test_long_properties_without_a_run_of_zeros_are_taken(open_log: OpenLog) -> None:

@@ -33,6 +33,6 @@ class ServerLimits:
     keepalive_timeout_s: float = 20.0
     """For its answer."""
     write_s: float = 60.0
-    """For the network to take 64 KB of a connection whose client does not read."""
+    """For the network to take something, of TLS 64 KB, where a client does not read."""
     engine: EngineLimits = field(default_factory=EngineLimits)
     """Of one connection."""

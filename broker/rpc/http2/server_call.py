@@ -8,7 +8,7 @@ from typing import Final, Protocol, final
 import trio
 from google.protobuf.message import Message
 
-from commitbus.broker.rpc.call import Call, Response, RpcError, StatusCode
+from commitbus.broker.rpc.call import Call, Pieces, Response, RpcError, StatusCode
 from commitbus.broker.rpc.exchange import (
     MESSAGE_COST_BYTES,
     SEND_WINDOW_BYTES,
@@ -20,7 +20,12 @@ from commitbus.broker.rpc.exchange import (
     parse,
 )
 from commitbus.broker.rpc.http2.engine import Engine
-from commitbus.broker.rpc.http2.grpc_wire import MessageReader, encode_message, only_message
+from commitbus.broker.rpc.http2.grpc_wire import (
+    PREFIX,
+    MessageReader,
+    encode_message,
+    only_message,
+)
 from commitbus.broker.rpc.http2.metadata import Metadata
 from commitbus.broker.rpc.http2.request_stream import RequestStream
 from commitbus.broker.rpc.http2.response import respond, response_fields, status_of
@@ -248,7 +253,7 @@ class ServerCall:
         else:
             engine.submit_trailers(stream_id, status_of(outcome))
 
-    async def send(self, *responses: Response) -> None:
+    async def send(self, *responses: Response | Pieces) -> None:
         """Queue the next responses; wait while too much waits for the client to read.
 
         Raises:
@@ -259,11 +264,17 @@ class ServerCall:
         self._check_open()
         connection, engine = self._connection, self._connection.engine
         is_gzip = self._is_gzip
-        data = b"".join([encode_message(encoded(one), gzip=is_gzip) for one in responses])
         if not self._has_begun:
             self._has_begun = True
             engine.submit_headers(self.stream_id, response_fields(is_gzip=is_gzip))
-        engine.submit_data(self.stream_id, data)
+        match responses:
+            case [tuple() as pieces] if not is_gzip:
+                engine.submit_data(self.stream_id, PREFIX.pack(0, sum(map(len, pieces))))
+                for piece in pieces:
+                    engine.submit_data(self.stream_id, piece)
+            case _:
+                data = b"".join([encode_message(encoded(one), gzip=is_gzip) for one in responses])
+                engine.submit_data(self.stream_id, data)
         self._queued_messages += len(responses)
         if engine.unsent_bytes(self.stream_id) < _FLUSH_BYTES:
             connection.flush_soon()

@@ -28,7 +28,7 @@ from commitbus.broker.rpc.http2.request_head import HeadRefusedError, method_of,
 from commitbus.broker.rpc.http2.response import respond
 from commitbus.broker.rpc.http2.server_call import ServerCall, begin_unary
 from commitbus.broker.rpc.http2.server_state import ServerState
-from commitbus.broker.rpc.http2.wire import BULK_READ_BYTES, READ_BYTES, WRITE_BYTES, Wire
+from commitbus.broker.rpc.http2.wire import BULK_READ_BYTES, READ_BYTES, Wire
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.outcome import shutting_down
 
@@ -279,9 +279,9 @@ class ServerConnection:
 
     async def _write_rest(self, rest: memoryview) -> None:
         try:
-            for start in range(0, len(rest), WRITE_BYTES):
+            while rest:
                 with trio.fail_after(self.state.limits.write_s):
-                    await self._wire.write(rest[start : start + WRITE_BYTES])
+                    rest = rest[await self._wire.write_some(rest) :]
         except (*_NETWORK_ERRORS, trio.TooSlowError):
             self.abort()
             return

@@ -17,7 +17,7 @@ READ_BYTES = 64 * 1024
 BULK_READ_BYTES = 256 * 1024
 """What one read takes of large messages."""
 WRITE_BYTES = 64 * 1024
-"""What one write after a full socket takes: the unit that a slow reader's deadline is for."""
+"""What TLS writes at once after a full socket: the unit that a slow reader's deadline is for."""
 
 Stream: TypeAlias = "trio.SocketStream | trio.SSLStream[trio.SocketStream]"
 
@@ -35,11 +35,18 @@ class Wire(Protocol):
             OSError, trio.BrokenResourceError: the connection broke.
         """
 
-    def write_now(self, data: bytes) -> int:
+    def write_now(self, data: bytes | memoryview) -> int:
         """Write what can be written without waiting; return how much that was.
 
         Raises:
             OSError: the connection broke.
+        """
+
+    async def write_some(self, data: memoryview) -> int:
+        """Write something, once the peer takes it; return how much that was.
+
+        Raises:
+            OSError, trio.BrokenResourceError: the connection broke.
         """
 
     async def write(self, data: bytes | memoryview) -> None:
@@ -82,12 +89,20 @@ class PlainWire:
             else:
                 return self._view[:length]
 
-    def write_now(self, data: bytes) -> int:
+    def write_now(self, data: bytes | memoryview) -> int:
         """See `Wire`."""
         try:
             return os.write(self._fd, data)
         except BlockingIOError:
             return 0
+
+    async def write_some(self, data: memoryview) -> int:
+        """See `Wire`."""
+        written = 0
+        while not written:
+            await trio.lowlevel.wait_writable(self._fd)
+            written = self.write_now(data)
+        return written
 
     async def write(self, data: bytes | memoryview) -> None:
         """See `Wire`."""
@@ -113,9 +128,15 @@ class TlsWire:
         """See `Wire`."""
         return bytes(await self._stream.receive_some(size))
 
-    def write_now(self, data: bytes) -> int:
+    def write_now(self, data: bytes | memoryview) -> int:
         """See `Wire`."""
         return 0
+
+    async def write_some(self, data: memoryview) -> int:
+        """See `Wire`."""
+        piece = data[:WRITE_BYTES]
+        await self._stream.send_all(piece)
+        return len(piece)
 
     async def write(self, data: bytes | memoryview) -> None:
         """See `Wire`."""

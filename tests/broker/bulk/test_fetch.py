@@ -163,6 +163,23 @@ def test_who_follows_gets_what_comes_later(bulk: Bulk, topic: str) -> None:
     log.cancel()
 
 
+@pytest.mark.parametrize("named", [[], position(queue_offset=0)])
+def test_who_follows_all_queues_gets_those_that_are_added(
+    bulk: Bulk, broker: Broker, topic: str, named: list[pb.QueuePosition]
+) -> None:
+    """Also from `latest`: what is in a new queue is new."""
+    what = pb.FetchTopic(
+        topic=topic, follow=True, queues=named, begin=pb.Position(latest=True), other_queues=True
+    )
+    following = Following(bulk, 1 << 30, topic=what)
+    bulk.append(topic, make_batch(0, [(b"old", {})], queue_id=0))
+    assert following.next(1) == [b"old"]
+    broker.create_topic(topic, queues=4)
+    bulk.append(topic, make_batch(0, [(b"new", {})], queue_id=3))
+    assert following.next(1) == [b"new"]
+    following.cancel()
+
+
 def test_nothing_is_sent_without_credit(bulk: Bulk, topic: str) -> None:
     """A slice is begun while any credit is left, and the next one waits for more."""
     bulk.append(topic, *(make_batch(n, [(b"%d" % n, {})], queue_id=0) for n in range(6)))

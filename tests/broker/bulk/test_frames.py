@@ -36,9 +36,3 @@ def test_lengths_that_do_not_fit_the_records_are_refused() -> None:
     for short in (records[:-1], records + b"x"):
         with pytest.raises(FramesError):
             decode_frames(lengths, short)
-
-
-def test_the_last_record_takes_more_properties() -> None:
-    frames = decode_frames(*encode_frames([b"a", b"p", b"b", b"q"])).with_last_properties(b"rs")
-    assert frames.bodies() == [b"a", b"b"]
-    assert frames.properties() == [b"p", b"qrs"]
