@@ -1,15 +1,17 @@
-"""Server reflection, `grpc.reflection.v1alpha`, for whatever transport carries it.
+"""Server reflection, `grpc.reflection.v1` and `v1alpha`, for whatever transport carries it.
 
-What `grpcurl list` and `grpcurl describe` ask. Tools try `v1` first and fall back to this version,
-whose messages are the same.
+What `grpcurl list` and `grpcurl describe` ask. The two versions differ in the name of their package
+only, so their messages are the same on the wire, and one handler answers both.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import final
+from typing import Final, final
 
+from google.protobuf import text_format
 from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest as Request
@@ -19,11 +21,25 @@ from commitbus.broker.rpc.call import Call, Send, StatusCode
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.proto.pool import POOL
 
-_SERVICE = "grpc.reflection.v1alpha.ServerReflection"
+_SERVICES: Final = tuple(
+    f"grpc.reflection.{version}.ServerReflection" for version in ("v1", "v1alpha")
+)
+
+
+def _as_v1(alpha: FileDescriptorProto) -> bytes:
+    """Return the file of the final version, which grpcio's package does not have."""
+    text = text_format.MessageToString(alpha).replace("v1alpha", "v1")
+    final_version = text_format.Parse(text, FileDescriptorProto())
+    final_version.name = "grpc/reflection/v1/reflection.proto"
+    return final_version.SerializeToString()
+
 
 # Everything that is looked up is looked up in one pool.
 for _module in (health_pb2, reflection_pb2):
     POOL.AddSerializedFile(_module.DESCRIPTOR.serialized_pb)
+POOL.AddSerializedFile(
+    _as_v1(FileDescriptorProto.FromString(reflection_pb2.DESCRIPTOR.serialized_pb))
+)
 
 
 @final
@@ -31,12 +47,20 @@ class Reflection:
     """Describes services out of the pool that our messages live in."""
 
     def __init__(self, services: Iterable[str]) -> None:
-        self._services = sorted({*services, _SERVICE})
+        self._services = sorted({*services, *_SERVICES})
 
     def methods(self) -> list[Method]:
-        """Return the service's one method."""
-        path = f"/{_SERVICE}/ServerReflectionInfo"
-        return [Method(path, MethodKind.BIDI, Request, Response, self._answer_all)]
+        """Return the one method of each version."""
+        return [
+            Method(
+                f"/{service}/ServerReflectionInfo",
+                MethodKind.BIDI,
+                Request,
+                Response,
+                self._answer_all,
+            )
+            for service in _SERVICES
+        ]
 
     async def _answer_all(self, requests: AsyncIterator[Request], _: Call, send: Send) -> None:
         async for request in requests:

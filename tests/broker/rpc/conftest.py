@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
+import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import grpc
@@ -274,3 +278,25 @@ def connect() -> Iterator[Callable[..., Client]]:
     yield connect
     for client in clients:
         client.channel.close()
+
+
+@pytest.fixture(scope="session")
+def build_go(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Builds a Go program from the module proxy; without Go or the proxy the test is skipped."""
+    directory = tmp_path_factory.mktemp("go")
+
+    def build(program: str) -> Path:
+        if shutil.which("go") is None:
+            pytest.skip(f"{program} is built with go, which is not installed")
+        done = subprocess.run(
+            ["go", "install", program],
+            env={**os.environ, "GOBIN": str(directory)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            pytest.skip(f"go could not fetch {program}: {done.stderr.strip()[-200:]}")
+        return directory / program.partition("@")[0].rsplit("/", 1)[1]
+
+    return build

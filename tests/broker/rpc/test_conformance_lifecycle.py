@@ -1,4 +1,4 @@
-"""What every transport promises to operators: start, drain, health and reflection."""
+"""What every transport promises to operators: start, drain and health."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import grpc
 import pytest
 import trio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from commitbus.broker.rpc.address import ListenError
 from commitbus.broker.rpc.call import Call, RpcError, StatusCode
@@ -188,7 +187,7 @@ def test_the_port_is_free_after_a_stop(kit: Kit, start_server: Start, connect: C
     assert connect(second).ask(kit.text("b")).message_id == "b"
 
 
-# Health and reflection
+# Health
 
 
 def test_health_knows_the_server_and_its_services(
@@ -203,22 +202,6 @@ def test_health_knows_the_server_and_its_services(
         stub.Check(health_pb2.HealthCheckRequest(service="nonsense"))
 
 
-def test_reflection_lists_and_describes_every_service(
-    kit: Kit, start_server: Start, connect: Connect
-) -> None:
-    """What `grpcurl list` and `grpcurl describe` ask for."""
-    client = connect(start_server(kit.unary(kit.echo)))
-    stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
-    request = reflection_pb2.ServerReflectionRequest
-    (listed,) = stub.ServerReflectionInfo(iter([request(list_services="")]))
-    names = {service.name for service in listed.list_services_response.service}
-    assert names == {SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
-    for name in [*names, "apache.rocketmq.v2.Message"]:
-        (found,) = stub.ServerReflectionInfo(iter([request(file_containing_symbol=name)]))
-        files = found.file_descriptor_response.file_descriptor_proto
-        assert any(name.rsplit(".", 1)[1].encode() in file for file in files)
-
-
 def test_health_of_an_unknown_service_is_watched_without_an_error(
     kit: Kit, start_server: Start, connect: Connect
 ) -> None:
@@ -227,34 +210,3 @@ def test_health_of_an_unknown_service_is_watched_without_an_error(
     watch = stub.Watch(health_pb2.HealthCheckRequest(service="nonsense"))
     assert next(watch).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
     watch.cancel()
-
-
-def test_reflection_answers_every_question(kit: Kit, start_server: Start, connect: Connect) -> None:
-    """Also the ones with nothing to find: the stream goes on."""
-    stub = reflection_pb2_grpc.ServerReflectionStub(
-        connect(start_server(kit.unary(kit.echo))).channel
-    )
-    request = reflection_pb2.ServerReflectionRequest
-    extension = reflection_pb2.ExtensionRequest(
-        containing_type="apache.rocketmq.v2.Message", extension_number=99
-    )
-    answers = list(
-        stub.ServerReflectionInfo(
-            iter(
-                [
-                    request(file_by_filename="google/protobuf/timestamp.proto"),
-                    request(file_containing_symbol=f"{SERVICE}.SendMessage"),
-                    request(all_extension_numbers_of_type="apache.rocketmq.v2.Message"),
-                    request(file_by_filename="nonsense.proto"),
-                    request(file_containing_symbol="nonsense"),
-                    request(file_containing_extension=extension),
-                    request(),
-                ]
-            )
-        )
-    )
-    by_name, by_symbol, numbers, *nothing = answers
-    assert len(by_name.file_descriptor_response.file_descriptor_proto) == 1
-    assert len(by_symbol.file_descriptor_response.file_descriptor_proto) > 1
-    assert numbers.all_extension_numbers_response.base_type_name == "apache.rocketmq.v2.Message"
-    assert [answer.error_response.error_code for answer in nothing] == [5, 5, 5, 3]

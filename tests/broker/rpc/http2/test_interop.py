@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -50,28 +48,6 @@ H2SPEC_FAILURES = {
 }
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def build_go(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Builds a Go program from the module proxy; without Go or the proxy the test is skipped."""
-    directory = tmp_path_factory.mktemp("go")
-
-    def build(program: str) -> Path:
-        if shutil.which("go") is None:
-            pytest.skip(f"{program} is built with go, which is not installed")
-        done = subprocess.run(
-            ["go", "install", program],
-            env={**os.environ, "GOBIN": str(directory)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            pytest.skip(f"go could not fetch {program}: {done.stderr.strip()[-200:]}")
-        return directory / program.partition("@")[0].rsplit("/", 1)[1]
-
-    return build
 
 
 @pytest.fixture(scope="module")
