@@ -59,7 +59,7 @@ def _host_text(host: Host) -> str:
 
 
 def to_outgoing(
-    message: CheckedMessage, *, topic: str, queue_id: int, cluster: str, peer: str, now_ms: int
+    message: CheckedMessage, topic: str, queue_id: int, cluster: str, *, peer: str, now_ms: int
 ) -> OutgoingMessage:
     """Return a message as the log takes it.
 

@@ -26,13 +26,14 @@ from commitbus.broker.metadata.topics import MessageType, TopicConfig
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.method import Later
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.rpc.proto.wire_format import delimited, key_of, length, varint
+from commitbus.broker.rpc.proto.wire_format import key_of, length, varint
 from commitbus.commitlog.types import AppendResult, PhysicalOffset
 
 _OK: Final = pb.SendMessageResponse(status=ok()).SerializeToString()
-_OK_ENTRY: Final = pb.SendResultEntry(status=ok()).SerializeToString()
 _ENTRIES: Final = key_of(pb.SendMessageResponse, "entries")
-_MESSAGE_ID: Final = key_of(pb.SendResultEntry, "message_id")
+_ID_FOLLOWS: Final = pb.SendResultEntry(status=ok()).SerializeToString() + key_of(
+    pb.SendResultEntry, "message_id"
+)
 _TRANSACTION_ID: Final = key_of(pb.SendResultEntry, "transaction_id")
 _OFFSET: Final = key_of(pb.SendResultEntry, "offset")
 
@@ -94,49 +95,40 @@ def _append(
     call: Call,
     now_ms: int,
 ) -> list[AppendResult]:
-    expected = topic.message_type
     for message in messages:
-        _check_type(topic.name, expected, message.type)
+        _check_type(topic, message.type)
     context.durability.check_room()
     queue_id = next_queue(context, topic)
+    name, cluster, peer = topic.name, context.config.cluster_name, call.peer
     outgoing, body_bytes = [], 0
     for message in messages:
         body_bytes += len(message.body)
-        outgoing.append(
-            to_outgoing(
-                message,
-                topic=topic.name,
-                queue_id=queue_id,
-                cluster=context.config.cluster_name,
-                peer=call.peer,
-                now_ms=now_ms,
-            )
-        )
+        outgoing.append(to_outgoing(message, name, queue_id, cluster, peer=peer, now_ms=now_ms))
     # One message is the rule, and its append is the cheaper one.
     results = (
         [context.store.put(outgoing[0])]
         if len(outgoing) == 1
         else context.store.put_batch(outgoing)
     )
-    context.counters.count_sent(topic.name, len(messages), body_bytes)
+    context.counters.count_sent(name, len(messages), body_bytes)
     return results
 
 
 def _response(messages: list[CheckedMessage], results: list[AppendResult]) -> bytes:
     """Return the SendMessageResponse for messages that were stored."""
-    response = _OK
+    parts = [_OK]
     for message, result in zip(messages, results, strict=True):
         message_id = message.message_id.encode()
         name = length(message_id) + message_id
-        offset = varint(result.queue_offset)
-        entry = b"".join((_OK_ENTRY, _MESSAGE_ID, name, _TRANSACTION_ID, name, _OFFSET, offset))
-        response += delimited(_ENTRIES, entry)
-    return response
+        entry = _ID_FOLLOWS + name + _TRANSACTION_ID + name + _OFFSET + varint(result.queue_offset)
+        parts += (_ENTRIES, length(entry), entry)
+    return b"".join(parts)
 
 
-def _check_type(topic: str, expected: MessageType, message_type: MessageType) -> None:
+def _check_type(topic: TopicConfig, message_type: MessageType) -> None:
+    expected = topic.message_type
     if expected is not message_type and expected is not MessageType.MIXED:
-        raise MessageTypeConflictError(topic, expected, message_type)
+        raise MessageTypeConflictError(topic.name, expected, message_type)
     if message_type is not MessageType.NORMAL:
         raise UnsupportedFeatureError(f"{message_type} messages are not supported yet")
 

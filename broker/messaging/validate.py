@@ -207,7 +207,7 @@ def check_message(message: pb.Message, *, max_body_bytes: int, now_ms: int) -> C
     for key in keys:
         if key.isspace() or not (is_plain or _is_clean(key)):
             raise e.IllegalKeyError(f"key {key!r} is blank or has control characters")
-    joined_keys = KEY_SEPARATOR.join(filter(None, keys)) if keys else ""
+    joined_keys = KEY_SEPARATOR.join(filter(None, keys) if "" in keys else keys)
     # A character takes at most 4 bytes, so few characters need no counting.
     if user_properties or (len(tag) + len(joined_keys)) * 4 > USER_PROPERTIES_BYTES_MAX:
         _check_properties_size([*user_properties, *user_properties.values(), tag, *keys])
