@@ -167,6 +167,11 @@ class IndexFile:
             return 0
         key_hashes, physical_offsets = key_hashes[:count], physical_offsets[:count]
         store_timestamps = store_timestamps[:count]
+        begins = header.begin_timestamp, header.begin_timestamp
+        if start == 1:
+            # The first is measured from where the previous file ended, the rest from the first.
+            first = int(store_timestamps[0])
+            begins = header.begin_timestamp if header.begin_timestamp > 0 else first, first
         # Valid once the header counts them: what a process killed in between leaves, slots at or
         # above the count, nothing follows.
         new_slots = kernels(0).append_index_entries(
@@ -175,7 +180,8 @@ class IndexFile:
             start=start,
             key_hashes=key_hashes,
             physical_offsets=physical_offsets,
-            seconds=_seconds_since_begin(header, store_timestamps),
+            store_timestamps=store_timestamps,
+            begins=begins,
         )
         self.replace_header(
             IndexHeader(
@@ -307,17 +313,3 @@ class IndexFile:
                 self.path, f"its header counts {header.index_count} entries of {self.entry_count}"
             )
         return header
-
-
-def _seconds_since_begin(
-    header: IndexHeader, store_timestamps: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Return what the entries keep of their store timestamps, shape (n,)."""
-    if header.index_count > 1:
-        begins: int | npt.NDArray[np.int64] = header.begin_timestamp
-    else:
-        # The first entry is measured from where the previous file ended, the rest from the first.
-        begins = np.full(len(store_timestamps), store_timestamps[0], dtype=np.int64)
-        begins[0] = header.begin_timestamp if header.begin_timestamp > 0 else store_timestamps[0]
-    seconds: npt.NDArray[np.int64] = (store_timestamps - begins) // 1000
-    return np.minimum(np.maximum(seconds, 0), SECONDS_MAX)

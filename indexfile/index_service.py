@@ -310,14 +310,13 @@ class IndexService:
             self._append(texts, messages)
 
     def _put_columns(self, columns: DispatchColumns) -> None:
-        starts = np.cumsum(columns.key_counts) - columns.key_counts
         offsets, counts = columns.physical_offsets, columns.key_counts
-        first = int(np.searchsorted(offsets, self._dispatched_to))
-        if first == len(columns):
-            return
-        done = int(starts[first])
-        if offsets[first] == self._dispatched_to:
-            done += min(self._entries_there, int(counts[first]))
+        done = 0
+        if self._entries_there or offsets[0] < self._dispatched_to:
+            first = int(np.searchsorted(offsets, self._dispatched_to))
+            done = int(counts[:first].sum())
+            if first < len(columns) and offsets[first] == self._dispatched_to:
+                done += min(self._entries_there, int(counts[first]))
         entry_offsets = np.repeat(offsets, counts)
         entry_timestamps = np.repeat(columns.store_timestamps, counts)
         while done < len(columns.key_hashes):

@@ -44,6 +44,7 @@ _SLOTS_POSITION: Final = 40
 _SLOT_BYTES: Final = 4
 _ENTRY_BYTES: Final = 20
 _UNIT_BYTES: Final = 20
+_SECONDS_MAX: Final = 0x7FFF_FFFF
 _NAME_END: Final = 0x01
 _VALUE_END: Final = 0x02
 _SPACE: Final = 0x20
@@ -416,8 +417,20 @@ def _hash_words(
     return count
 
 
+@_kernel("int64(int64[:, ::1])")
+def hashes_max(table: Any) -> int:
+    """Return how many key hashes records can have at most."""
+    # No key takes less than two bytes: itself and what separates it from the next.
+    properties_bytes: int = 0
+    for row in range(table.shape[1]):
+        properties_bytes += table[0, row] + table[1, row] - table[7, row]
+    count: int = table.shape[1]
+    return properties_bytes // 2 + 3 * count
+
+
 @_kernel(
-    "int64(int64, int64[:, ::1], int64, int64[:, ::1], int64[::1], int64[::1], int32[::1], int64)"
+    "UniTuple(int64, 2)"
+    "(int64, int64[:, ::1], int64, int64[:, ::1], int64[::1], int64[::1], int32[::1], int64)"
 )
 def dispatch(
     address: int,
@@ -428,8 +441,10 @@ def dispatch(
     counts: Any,
     hashes: Any,
     hash_count: int,
-) -> int:
-    """Fill in tags codes, key counts and key hashes from `row` on; return the row behind the last.
+) -> tuple[int, int]:
+    """Fill in tags codes, key counts and key hashes from `row` on.
+
+    Returns the row behind the last, and how many hashes there are now.
 
     Stops at a record that Python has to look at: one in the schedule topic, or with text that is
     no UTF-8.
@@ -468,15 +483,15 @@ def dispatch(
         counts[row] = count - hash_count
         hash_count = count
         row += 1
-    return row
+    return row, hash_count
 
 
 # The consume queues
 
 
-@_kernel("int64(int64[:, ::1], int64, int64[::1], int64, int64[::1], int64[:, ::1])")
+@_kernel("int64(int64[:, ::1], int64, int64[::1], uint8[::1], int64[::1], int64[:, ::1])")
 def group_units(
-    table: Any, base_offset: int, codes: Any, units: int, queue_offsets: Any, queues: Any
+    table: Any, base_offset: int, codes: Any, units: Any, queue_offsets: Any, queues: Any
 ) -> int:
     """Store the consume queue units of records, those of a queue next to each other.
 
@@ -484,7 +499,7 @@ def group_units(
         table: The records.
         base_offset: Physical offset from which positions count.
         codes: The records' tags codes.
-        units: Address of room for a unit of each record.
+        units: Room for a unit of each record.
         queue_offsets: Gets the queue offset of each unit.
         queues: Shape (records, 5); gets of each queue its topic, its id, the index of its first
             unit, the one behind its last, and whether its queue offsets follow each other.
@@ -532,7 +547,7 @@ def group_units(
         number = queue_of[row]
         if number >= 0:
             place = queues[number, 3]
-            at = units + _UNIT_BYTES * place
+            at = units.ctypes.data + _UNIT_BYTES * place
             _store_i64(at, base_offset + table[0, row])
             _store_i32(at + 8, table[1, row])
             _store_i64(at + 12, codes[row])
@@ -544,16 +559,21 @@ def group_units(
 # The index
 
 
-@_kernel("int64(int64, int64, int64, int32[::1], int64[::1], int64[::1])")
+@_kernel("int64(int64, int64, int64, int32[::1], int64[::1], int64[::1], int64, int64)")
 def append_index_entries(
     address: int,
     slot_count: int,
     start: int,
     key_hashes: Any,
     physical_offsets: Any,
-    seconds: Any,
+    store_timestamps: Any,
+    begin: int,
+    next_begin: int,
 ) -> int:
-    """Store entries into a mapped index file; return how many slots were empty before."""
+    """Store entries into a mapped index file; return how many slots were empty before.
+
+    The seconds of the first count from `begin`, those of the others from `next_begin`.
+    """
     slots = address + _SLOTS_POSITION
     entries = slots + _SLOT_BYTES * slot_count
     new_slots = 0
@@ -568,9 +588,10 @@ def append_index_entries(
         entry = entries + _ENTRY_BYTES * index
         _store_i32(entry, key_hashes[i])
         _store_i64(entry + 4, physical_offsets[i])
-        _store_i32(entry + 12, seconds[i])
+        _store_i32(entry + 12, min(max((store_timestamps[i] - begin) // 1000, 0), _SECONDS_MAX))
         _store_i32(entry + 16, head)
         _store_i32(slot, index)
+        begin = next_begin
     return new_slots
 
 

@@ -52,7 +52,8 @@ class Kernels(Protocol):
         start: int,
         key_hashes: Int32s,
         physical_offsets: Int64s,
-        seconds: Int64s,
+        store_timestamps: Int64s,
+        begins: tuple[int, int],
     ) -> int:
         """Store entries into an index file, each at the head of its slot's chain.
 
@@ -65,7 +66,9 @@ class Kernels(Protocol):
             start: Index of the first new entry.
             key_hashes: Shape (n,), each in [0, 2^31).
             physical_offsets: Shape (n,).
-            seconds: Shape (n,), each in [0, 2^31).
+            store_timestamps: Shape (n,), milliseconds.
+            begins: From when on the seconds of the first entry count, and those of the others, in
+                milliseconds. They are kept within [0, 2^31).
 
         Returns:
             How many slots were empty before.

@@ -86,16 +86,13 @@ class NumbaKernels:
         table, topics = records.table, records.topics
         count = len(records)
         codes, counts = np.empty(count, np.int64), np.empty(count, np.int64)
-        # No key takes less than two bytes: itself and what separates it from the next.
-        properties_bytes = int((table[POSITION] + table[SIZE] - table[PROPERTIES]).sum())
-        hashes = np.empty(properties_bytes // 2 + 3 * count, np.int32)
+        hashes = np.empty(compiled.hashes_max(table), np.int32)
         address = _address(view)
         row = hash_count = 0
         while True:
-            stopped = compiled.dispatch(
+            stopped, hash_count = compiled.dispatch(
                 address, table, row, topics.key_states, codes, counts, hashes, hash_count
             )
-            hash_count += int(counts[row:stopped].sum())
             if stopped == count:
                 break
             codes[stopped], found = _examine(view, records, stopped)
@@ -137,11 +134,18 @@ class NumbaKernels:
         start: int,
         key_hashes: Int32s,
         physical_offsets: Int64s,
-        seconds: Int64s,
+        store_timestamps: Int64s,
+        begins: tuple[int, int],
     ) -> int:
         """Store entries into an index file."""
         return compiled.append_index_entries(
-            _address(view), slot_count, start, key_hashes, physical_offsets, seconds
+            _address(view),
+            slot_count,
+            start,
+            key_hashes,
+            physical_offsets,
+            store_timestamps,
+            *begins,
         )
 
 
@@ -155,13 +159,13 @@ def _address(view: memoryview | bytes) -> int:
 def _group_units(records: RecordColumns, base_offset: int, codes: Int64s) -> list[QueueUnits]:
     """Return what goes into which consume queue."""
     count = len(records)
-    units = memoryview(bytearray(UNIT_BYTES * count))
+    units = np.empty(UNIT_BYTES * count, np.uint8)
     queue_offsets, table = np.empty(count, np.int64), np.empty((count, 5), np.int64)
     queue_count = compiled.group_units(
-        records.table, base_offset, codes, _address(units), queue_offsets, table
+        records.table, base_offset, codes, units, queue_offsets, table
     )
     queues = table[:queue_count].tolist()
-    return split_units(records.topics.names, queues, queue_offsets, units)
+    return split_units(records.topics.names, queues, queue_offsets, units.data)
 
 
 def _examine(view: memoryview, records: RecordColumns, row: int) -> tuple[int, list[int]]:

@@ -66,6 +66,7 @@ _U32: Final = np.dtype(">u4")
 _U16: Final = np.dtype(">u2")
 
 _SLOTS_POSITION: Final = 40
+_SECONDS_MAX: Final = 0x7FFF_FFFF
 _SLOT: Final = np.dtype(">i4")
 _ENTRY: Final = np.dtype(
     [("key_hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
@@ -192,7 +193,8 @@ class PythonKernels:
         start: int,
         key_hashes: Int32s,
         physical_offsets: Int64s,
-        seconds: Int64s,
+        store_timestamps: Int64s,
+        begins: tuple[int, int],
     ) -> int:
         """Store entries into an index file."""
         count = len(key_hashes)
@@ -214,7 +216,9 @@ class PythonKernels:
         batch = np.empty(count, dtype=_ENTRY)
         batch["key_hash"] = key_hashes
         batch["physical_offset"] = physical_offsets
-        batch["seconds"] = seconds
+        seconds = (store_timestamps - begins[1]) // 1000
+        seconds[0] = (store_timestamps[0] - begins[0]) // 1000
+        batch["seconds"] = np.clip(seconds, 0, _SECONDS_MAX)
         batch["previous"] = previous
         # Entries, then the slots that lead to them: a process killed in between leaves slots
         # whose entries the header does not count, which nothing follows.

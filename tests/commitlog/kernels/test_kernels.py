@@ -304,6 +304,8 @@ def test_queues_and_their_ends_are_those_of_a_loop(rows: list[tuple[int, int, in
 
 # The index
 
+BEGINS = (1_000_500, 2_000_000)
+
 
 @settings(max_examples=50, deadline=None)
 @given(
@@ -312,7 +314,7 @@ def test_queues_and_their_ends_are_those_of_a_loop(rows: list[tuple[int, int, in
             st.tuples(
                 st.integers(0, 20) | st.integers(0, (1 << 31) - 1),
                 st.integers(0, (1 << 63) - 1),
-                st.integers(0, (1 << 31) - 1),
+                st.integers(0, 9_000_000) | st.integers(0, 1 << 50),
             ),
             min_size=1,
             max_size=20,
@@ -336,7 +338,7 @@ def test_index_entries_are_chained_alike(
     for kernels in filter(None, (PythonKernels(), compiled_kernels())):
         data, new, index = bytearray(start_bytes), [], 1
         for batch in batches:
-            hashes, offsets, seconds = zip(*batch, strict=True)
+            hashes, offsets, stored = zip(*batch, strict=True)
             new.append(
                 kernels.append_index_entries(
                     memoryview(data),
@@ -344,7 +346,8 @@ def test_index_entries_are_chained_alike(
                     start=index,
                     key_hashes=np.array(hashes, np.int32),
                     physical_offsets=np.array(offsets, np.int64),
-                    seconds=np.array(seconds, np.int64),
+                    store_timestamps=np.array(stored, np.int64),
+                    begins=BEGINS,
                 )
             )
             index += len(batch)
@@ -357,7 +360,9 @@ def index_one_by_one(
     new, index = [], 1
     for batch in batches:
         start_slots = 0
-        for key, offset, seconds in batch:
+        for position, (key, offset, store_timestamp) in enumerate(batch):
+            elapsed_ms = store_timestamp - BEGINS[position > 0]
+            seconds = min(max(elapsed_ms // 1000, 0), (1 << 31) - 1)
             slot = 40 + 4 * (key % slot_count)
             head = int.from_bytes(data[slot : slot + 4], "big", signed=True)
             head = head if 0 < head < index else 0
