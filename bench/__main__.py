@@ -10,6 +10,7 @@ from bench import store_process
 from bench.broker import memory_idle, start_to_first_send, unary_send
 from bench.bulk import bulk_awaited, bulk_streams
 from bench.filters import filters
+from bench.front import front
 from bench.handlers import handlers
 from bench.measure import OURS, Benchmark, Row, clean_up_when_terminated, report, run_rounds
 from bench.peers.jvm import PeerMissingError
@@ -35,6 +36,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "store-memory": store_process.memory_idle,
     "filters": filters,
     "handlers": handlers,
+    "front": front,
     "send": unary_send,
     "bulk": bulk_streams,
     "bulk-awaited": bulk_awaited,

@@ -70,9 +70,12 @@ class MemoryWire:
     async def read(self, size: int = 0) -> bytes:
         return await self._from_client.receive()
 
-    def write_now(self, data: bytes) -> int:
-        self._to_client.send_nowait(data)
+    def write_now(self, data: bytes | memoryview) -> int:
+        self._to_client.send_nowait(bytes(data))
         return len(data)
+
+    async def write_some(self, data: memoryview) -> int:
+        return self.write_now(data)
 
     async def write(self, data: bytes | memoryview) -> None:
         self._to_client.send_nowait(bytes(data))
