@@ -15,8 +15,10 @@ from bench.broker import serve
 from bench.measure import Row
 from commitbus.broker.address import split_host_port
 from commitbus.broker.bulk.frames import encode_frames
+from commitbus.broker.bulk.large_field import take_out
 from commitbus.broker.bulk.paths import APPEND, FETCH
 from commitbus.broker.client import Producer, ProducerOptions
+from commitbus.broker.client.requests import append_request
 from commitbus.broker.rpc.http2.client_connection import connect
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 
@@ -95,8 +97,8 @@ async def append(endpoint: str) -> None:
             nursery.start_soon(acknowledge)
             for sequence in range(MESSAGES // BATCH):
                 await room.acquire()
-                batch = pb.AppendBatch(sequence=sequence, lengths=lengths, records=records)
-                await call.send(pb.AppendRequest(batch=batch).SerializeToString())
+                head = pb.AppendBatch(sequence=sequence, lengths=lengths)
+                await call.send(*append_request(head, records))
 
 
 async def fetch(endpoint: str) -> None:
@@ -107,8 +109,8 @@ async def fetch(endpoint: str) -> None:
         request = pb.FetchRequest(topic=what, credit_bytes=CREDIT_BYTES)
         await call.send(request.SerializeToString())
         while (data := await call.receive()) is not None:
-            response = pb.FetchResponse.FromString(data)
-            count += response.record_count
+            head, _ = take_out(memoryview(data), pb.FetchResponse.RECORDS_FIELD_NUMBER)
+            count += pb.FetchResponse.FromString(head).record_count
     assert count >= MESSAGES, f"{count} records were read"
 
 

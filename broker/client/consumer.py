@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
@@ -20,7 +20,7 @@ from commitbus.broker.client.errors import (
     ClientError,
     RefusedError,
 )
-from commitbus.broker.client.link import Link
+from commitbus.broker.client.link import Link, call_now
 from commitbus.broker.client.options import ConsumerOptions
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.http2.client_call import ClientCall
@@ -100,8 +100,10 @@ class Consumer:
         self._arrived = trio.Event()
         self._has_ended = False
         self._failure: ClientError | None = None
-        self._ungranted_bytes = 0
-        """Of batches that were taken, and whose room the broker does not know of."""
+        self._taken_bytes = 0
+        """Of batches. Changed by whoever takes them, in any thread."""
+        self._granted_bytes = 0
+        """Of them those whose room the broker knows of. Changed on the trio thread."""
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -122,6 +124,7 @@ class Consumer:
         """Disconnect."""
         self._nursery = None
         await self._link.close()
+        self._received.clear()
 
     def __aiter__(self) -> Self:
         return self
@@ -154,20 +157,30 @@ class Consumer:
                 return None
             self._arrived = trio.Event()
             await self._arrived.wait()
+        # Nothing is awaited from here on: a batch that was taken must not be lost.
+        return self.take_received(call_now)
+
+    def take_received(self, call: Callable[[Callable[[], object]], object]) -> MessageBatch | None:
+        """Return the next batch if it is here. Not for users; safe on one thread at a time.
+
+        `call` has the trio thread call a function, now or soon.
+        """
+        if not self._received:
+            return None
         batch = self._received.popleft()
         self.positions[batch.queue_id] = batch.next_offset
-        self._ungranted_bytes += len(batch.records)
-        if self._ungranted_bytes >= self._options.read_ahead_bytes // _GRANTS:
-            self._grant()
-        # Nothing is awaited from here on: a batch that was taken must not be lost.
+        self._taken_bytes += len(batch.records)
+        if self._taken_bytes - self._granted_bytes >= self._options.read_ahead_bytes // _GRANTS:
+            call(self._grant)
         return batch
 
     def _grant(self) -> None:
         """Let the broker send as much again as was taken; a new stream begins with all of it."""
-        call, size, self._ungranted_bytes = self._call, self._ungranted_bytes, 0
-        if call is not None:
+        taken_bytes = self._taken_bytes
+        size, self._granted_bytes = taken_bytes - self._granted_bytes, taken_bytes
+        if self._call is not None and size:
             with suppress(RpcError):
-                call.send_now(pb.FetchRequest(credit_bytes=size).SerializeToString())
+                self._call.send_now(pb.FetchRequest(credit_bytes=size).SerializeToString())
 
     async def _run(self) -> None:
         """Receive until the end, or until it is in vain."""
@@ -198,8 +211,8 @@ class Consumer:
             what.other_queues = not self._what.queues
             if what.begin.latest:
                 what.ClearField("begin")
-        held_bytes = sum(len(batch.records) for batch in self._received)
-        self._ungranted_bytes = 0
+        self._granted_bytes = self._taken_bytes
+        held_bytes = sum(len(batch.records) for batch in tuple(self._received))
         credit = max(0, self._options.read_ahead_bytes - held_bytes)
         request = pb.FetchRequest(topic=what, credit_bytes=credit)
         await call.send(request.SerializeToString())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from typing import Final, final
 
 import trio
@@ -15,6 +16,11 @@ from commitbus.broker.rpc.http2.client_connection import ClientConnection, conne
 
 _BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Before the first, second and so on attempt after one that failed; the last one for all others."""
+
+
+def call_now(function: Callable[[], object]) -> None:
+    """Call a function: for those who are on the trio thread already."""
+    function()
 
 
 @final

@@ -13,7 +13,7 @@ import trio
 
 from commitbus.broker.client.errors import BufferFullError, ClientClosedError, ClientError
 from commitbus.broker.client.lane import Lane
-from commitbus.broker.client.link import Link
+from commitbus.broker.client.link import Link, call_now
 from commitbus.broker.client.options import ProducerOptions
 from commitbus.broker.client.properties import NO_PROPERTIES, encoded_properties
 from commitbus.broker.client.receipt import OnDelivery, Receipt
@@ -46,7 +46,7 @@ class Producer:
         self._failure: ClientError | None = None
         self._nursery: trio.Nursery | None = None
         self._lock = threading.Lock()
-        self._soon: Callable[[Callable[[], object]], object] = _now
+        self._soon: Callable[[Callable[[], object]], object] = call_now
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -185,10 +185,6 @@ class Producer:
     def _note_failure(self, error: ClientError) -> None:
         if self._failure is None:
             self._failure = error
-
-
-def _now(work: Callable[[], object]) -> None:
-    work()
 
 
 @final
