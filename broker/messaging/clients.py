@@ -6,15 +6,15 @@ request is served all the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final, final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, final
 
 import trio
 
 from commitbus.broker.messaging.errors import ClientIdRequiredError
-from commitbus.broker.rpc.call import Call
+from commitbus.broker.rpc.call import Call, Send
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.clock import Clock
 
@@ -25,6 +25,8 @@ DISCONNECT_GRACE_S: Final = 15.0
 CLIENTS_MAX: Final = 100_000
 CLIENT_ID_LENGTH_MAX: Final = 1024
 """Official clients need about 60. It is kept with every message in flight."""
+INTRODUCTIONS_CHARACTERS_MAX: Final = 16 * 1024 * 1024
+"""Of topics and filters, all clients together. Who says more is served, but less is shown of it."""
 
 
 def client_id_of(call: Call) -> str:
@@ -39,6 +41,37 @@ def client_id_of(call: Call) -> str:
 
 
 @final
+class Subscription(NamedTuple):
+    """Which messages of a topic a client says it wants."""
+
+    kind: pb.FilterType
+    expression: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a client's settings say of it, for operators."""
+
+    at_ms: int = 0
+    """When they came; 0: never, as after a restart of the broker."""
+    hostname: str = ""
+    published: tuple[str, ...] = ()
+    """The topics a producer names."""
+    subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
+    """By topic, a consumer's."""
+
+    @property
+    def characters(self) -> int:
+        """Return how much text this is."""
+        filters = sum(len(topic) + len(s.expression) for topic, s in self.subscriptions.items())
+        return len(self.hostname) + sum(map(len, self.published)) + filters
+
+
+_NOT_INTRODUCED: Final = Introduction()
+
+
+@final
 @dataclass(slots=True, eq=False)
 class Client:
     """A client as its calls and its settings describe it."""
@@ -50,6 +83,9 @@ class Client:
     kind: pb.ClientType = pb.CLIENT_TYPE_UNSPECIFIED
     group: str = ""
     """The consumer group; empty for a producer."""
+    introduction: Introduction = _NOT_INTRODUCED
+    send: Send | None = None
+    """Gives commands to its telemetry stream; None while it has none."""
     streams: int = 0
     """Calls in progress that last: telemetry and receives."""
     gone_at_s: float = 0.0
@@ -64,6 +100,7 @@ class ClientRegistry:
         self._clock = clock
         # In order of the last call: the idle ones come first.
         self._clients: dict[str, Client] = {}
+        self._characters = 0
 
     def __len__(self) -> int:
         """Return how many clients are alive."""
@@ -97,7 +134,7 @@ class ClientRegistry:
                 peer=call.peer,
             )
             if len(self._clients) >= CLIENTS_MAX:
-                del self._clients[next(iter(self._clients))]
+                self.remove(next(iter(self._clients)))
         self._clients[client_id] = client
         client.gone_at_s = self._clock.monotonic_s() + IDLE_S
         return client
@@ -136,13 +173,30 @@ class ClientRegistry:
             client.streams > 0 or client.gone_at_s > self._clock.monotonic_s()
         )
 
+    def introduced(self, client: Client, introduction: Introduction) -> None:
+        """Note what a client says of itself; only its host and time where there is no room."""
+        if self._clients.get(client.client_id) is not client:
+            return  # It has said goodbye on another call.
+        self._forget_introduction(client)
+        if self._characters + introduction.characters > INTRODUCTIONS_CHARACTERS_MAX:
+            introduction = Introduction(introduction.at_ms, introduction.hostname)
+        client.introduction = introduction
+        self._characters += introduction.characters
+
+    def _forget_introduction(self, client: Client) -> None:
+        self._characters -= client.introduction.characters
+        client.introduction = _NOT_INTRODUCED
+
     def remove(self, client_id: str) -> Client | None:
         """Forget a client that said goodbye; return it if it was known."""
-        return self._clients.pop(client_id, None)
+        client = self._clients.pop(client_id, None)
+        if client is not None:
+            self._forget_introduction(client)
+        return client
 
     def drop_idle(self) -> list[Client]:
         """Forget the clients that are gone, and return them."""
         gone = [client for client in self._clients.values() if not self.is_alive(client.client_id)]
         for client in gone:
-            del self._clients[client.client_id]
+            self.remove(client.client_id)
         return gone

@@ -18,6 +18,7 @@ from commitbus.broker.messaging.errors import (
     UnsupportedFeatureError,
 )
 from commitbus.broker.messaging.long_polling import LongPolling
+from commitbus.broker.messaging.questions import Questions
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.metadata.progress_table import ProgressTable
@@ -49,6 +50,7 @@ class MessagingContext:
         self.listen_port: int | None = None
         """Set once the transport has bound it: the last resort for the address clients are told."""
         self.clients = ClientRegistry(clock)
+        self.questions = Questions()
         self.counters = Counters()
         self.polls = LongPolling(clock)
         self.durability = Durability(

@@ -158,3 +158,34 @@ class IllegalOffsetError(RequestError):
 
 class OffsetNotFoundError(RequestError):
     """The group has not begun to consume the queue."""
+
+
+# Operators
+
+
+class ClientNotConnectedError(RequestError):
+    """There is no such client, or nothing can be sent to it."""
+
+    def __init__(self, client_id: str) -> None:
+        self.client_id = client_id
+        super().__init__(f"no client {client_id!r} is connected")
+
+
+class ClientSilentError(RequestError):
+    """A client did not answer in time what it was asked."""
+
+    def __init__(self, client_id: str, waited_s: float) -> None:
+        self.client_id, self.waited_s = client_id, waited_s
+        super().__init__(f"client {client_id!r} did not answer within {waited_s:g} s")
+
+
+class MessageNotFoundError(RequestError):
+    """No message has this name."""
+
+
+class PreconditionFailedError(RequestError):
+    """What is asked for would break what is in use."""
+
+
+class NotFoundError(RequestError):
+    """What is named does not exist, and the protocol has no code of its own for it."""

@@ -14,6 +14,8 @@ import trio
 
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.errors import StateWriteError
+from commitbus.broker.metadata.groups import DEFAULT_BACKOFF
+from commitbus.broker.metadata.progress import InFlight, QueueProgress
 
 INTERVAL_S: Final = 5
 AHEAD_MS: Final = 10_000
@@ -41,19 +43,20 @@ async def run(context: MessagingContext) -> None:
 
 
 def renew(context: MessagingContext) -> None:
-    """Prolong what expires soon and belongs to a client that is alive."""
+    """Prolong what expires soon and belongs to a client that is alive; not for ever."""
     now_ms = context.clock.now_ms()
-    for _, progress in context.progress.items():  # noqa: PERF102 - a list of pairs, not a dict
+    for (group, topic, _), progress in context.progress.items():
         next_expiry_ms = progress.next_expiry_ms
         if next_expiry_ms is None or next_expiry_ms > now_ms + AHEAD_MS:
             continue
         for entry in progress.expired(now_ms + AHEAD_MS, progress.in_flight_count):
             if (
-                entry.auto_renew
-                and entry.invisible_until_ms > now_ms
-                and now_ms - entry.pop_time_ms < RENEWED_FOR_MS_MAX
-                and context.clients.is_alive(entry.client_id)
+                not entry.auto_renew
+                or entry.invisible_until_ms <= now_ms
+                or not context.clients.is_alive(entry.client_id)
             ):
+                continue
+            if now_ms - entry.pop_time_ms < RENEWED_FOR_MS_MAX:
                 context.progress.change_invisible(
                     progress,
                     entry.offset,
@@ -61,6 +64,26 @@ def renew(context: MessagingContext) -> None:
                     invisible_until_ms=entry.invisible_until_ms + RENEWED_MS,
                     suspend=entry.suspended,
                 )
+            else:
+                _give_up(context, group, topic, progress, entry)
+
+
+def _give_up(
+    context: MessagingContext, group: str, topic: str, progress: QueueProgress, entry: InFlight
+) -> None:
+    """Have a message delivered again after the delay of its group's retry policy."""
+    config, now_ms = context.metadata.group(group), context.clock.now_ms()
+    backoff = config.backoff if config else DEFAULT_BACKOFF
+    until_ms = now_ms + backoff.delay_ms(entry.delivery_attempt - 1)
+    context.progress.change_invisible(
+        progress,
+        entry.offset,
+        # Another than it had: that ends the automatic renewal.
+        pop_time_ms=now_ms,
+        invisible_until_ms=until_ms,
+        suspend=False,
+    )
+    context.polls.note_expiry(group, topic, until_ms)
 
 
 def release(context: MessagingContext, client_ids: Collection[str]) -> None:

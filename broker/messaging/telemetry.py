@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Final
 
 from commitbus.broker.messaging import renewals
-from commitbus.broker.messaging.clients import DISCONNECT_GRACE_S, Client, client_id_of
+from commitbus.broker.messaging.clients import (
+    DISCONNECT_GRACE_S,
+    Client,
+    Introduction,
+    Subscription,
+    client_id_of,
+)
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.errors import (
     ClientIdRequiredError,
@@ -45,17 +53,35 @@ async def telemetry(
         client = context.clients.seen(call)
     except ClientIdRequiredError as error:
         raise _closing(error) from None
-    with context.clients.streaming(client, idle_after_s=DISCONNECT_GRACE_S):
+    with (
+        context.clients.streaming(client, idle_after_s=DISCONNECT_GRACE_S),
+        _reachable(context, client, send),
+    ):
         async for command in commands:
             context.clients.seen(call)
-            if command.WhichOneof("command") != "settings":
-                # Answers to commands that the server sends, of which there are none yet.
-                continue
-            try:
-                settings = await _merged(context, client, command.settings)
-            except REFUSALS as error:
-                raise _closing(error) from None
-            await send(pb.TelemetryCommand(status=ok(), settings=settings))
+            kind = command.WhichOneof("command")
+            if kind == "settings":
+                try:
+                    settings = await _merged(context, client, command.settings)
+                except REFUSALS as error:
+                    raise _closing(error) from None
+                await send(pb.TelemetryCommand(status=ok(), settings=settings))
+            elif kind == "thread_stack_trace":
+                context.questions.answered(client, command.thread_stack_trace.nonce, command)
+            elif kind == "verify_message_result":
+                context.questions.answered(client, command.verify_message_result.nonce, command)
+
+
+@contextmanager
+def _reachable(context: MessagingContext, client: Client, send: Send) -> Iterator[None]:
+    """Let operators ask the client by this stream, the newest one that it has."""
+    client.send = send
+    try:
+        yield
+    finally:
+        if client.send is send:
+            client.send = None
+            context.questions.disconnected(client)
 
 
 def heartbeat(
@@ -103,19 +129,22 @@ async def _merged(context: MessagingContext, client: Client, settings: pb.Settin
     kind = settings.WhichOneof("pub_sub")
     if kind == "publishing":
         _check_count(len(settings.publishing.topics))
-        for topic in settings.publishing.topics:
-            known_topic_name(topic)
+        topics = tuple(known_topic_name(topic) for topic in settings.publishing.topics)
         client.kind = pb.PRODUCER
+        _introduce(context, client, settings, published=topics)
         _set_publishing(merged, context.config.max_body_bytes)
     elif kind == "subscription":
         subscription = settings.subscription
         name = group_name(subscription.group)
         _check_count(len(subscription.subscriptions))
+        wanted = {}
         for entry in subscription.subscriptions:
             check_syntax(entry.expression)
-            known_topic_name(entry.topic)
+            topic = known_topic_name(entry.topic)
+            wanted[topic] = Subscription(entry.expression.type, entry.expression.expression)
         group = await context.group(name)
         client.group, client.kind = name, settings.client_type
+        _introduce(context, client, settings, subscriptions=wanted)
         _set_subscription(merged, group)
     else:
         raise InvalidSettingsError("there is no publishing or subscription data in settings")
@@ -123,6 +152,23 @@ async def _merged(context: MessagingContext, client: Client, settings: pb.Settin
     # and some refuse settings without it.
     merged.metric.CopyFrom(pb.Metric(on=False))
     return merged
+
+
+def _introduce(
+    context: MessagingContext,
+    client: Client,
+    settings: pb.Settings,
+    *,
+    published: tuple[str, ...] = (),
+    subscriptions: Mapping[str, Subscription] = MappingProxyType({}),
+) -> None:
+    introduction = Introduction(
+        at_ms=context.clock.now_ms(),
+        hostname=settings.user_agent.hostname,
+        published=published,
+        subscriptions=subscriptions,
+    )
+    context.clients.introduced(client, introduction)
 
 
 def _check_count(topics: int) -> None:

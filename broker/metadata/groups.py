@@ -47,6 +47,14 @@ class CustomizedBackoff:
         7_200_000,
     )
 
+    def delay_ms(self, reconsume_times: int) -> int:
+        """Return when a message is delivered again if the broker decides; RocketMQ's formula.
+
+        A consumer that decides by itself begins with the first delay of the list. The broker skips
+        two: it decides for consumers that have had the message for hours.
+        """
+        return self.next_ms[min(reconsume_times + 2, len(self.next_ms) - 1)]
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,11 @@ class ExponentialBackoff:
     initial_ms: int = 5_000
     max_ms: int = 7_200_000
     multiplier: int = 2
+
+    def delay_ms(self, reconsume_times: int) -> int:
+        """Return when a message is delivered again, to its consumers and to the broker alike."""
+        # RocketMQ's bound, which keeps the power small.
+        return min(self.initial_ms * self.multiplier ** min(reconsume_times, 32), self.max_ms)
 
 
 Backoff = CustomizedBackoff | ExponentialBackoff

@@ -6,9 +6,16 @@ import pytest
 import trio
 
 from commitbus.broker.messaging import clients as module
-from commitbus.broker.messaging.clients import DISCONNECT_GRACE_S, IDLE_S, ClientRegistry
+from commitbus.broker.messaging.clients import (
+    DISCONNECT_GRACE_S,
+    IDLE_S,
+    ClientRegistry,
+    Introduction,
+    Subscription,
+)
 from commitbus.broker.messaging.errors import ClientIdRequiredError
 from commitbus.broker.rpc.call import Call
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 
 class Clock:
@@ -136,3 +143,31 @@ def test_a_step_of_the_wall_clock_says_nothing_about_who_lives() -> None:
     clock.wall_ms -= 7_200_000
     clock.seconds += IDLE_S
     assert [client.client_id for client in registry.drop_idle()] == ["a"]
+
+
+def test_what_clients_say_of_themselves_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit they are served, but their topics are not kept until others leave."""
+    monkeypatch.setattr(module, "INTRODUCTIONS_CHARACTERS_MAX", 20)
+    registry = ClientRegistry(Clock())
+    said = Introduction(1, "h", ("topic",), {"T": Subscription(pb.TAG, "A || B")})
+    a, b = registry.seen(call("a")), registry.seen(call("b"))
+    registry.introduced(a, said)
+    registry.introduced(a, said)
+    registry.introduced(b, said)
+    assert (a.introduction, b.introduction) == (said, Introduction(1, "h"))
+    registry.remove("a")
+    registry.introduced(b, said)
+    assert b.introduction == said
+    registry.introduced(a, said)
+    assert registry.get("a") is None
+
+
+def test_the_evicted_client_takes_its_introduction_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the room would be used up by clients that nobody knows any more."""
+    monkeypatch.setattr(module, "INTRODUCTIONS_CHARACTERS_MAX", 10)
+    monkeypatch.setattr(module, "CLIENTS_MAX", 1)
+    registry = ClientRegistry(Clock())
+    for name in ("a", "b", "c"):
+        client = registry.seen(call(name))
+        registry.introduced(client, Introduction(1, "", ("a topic",)))
+        assert client.introduction.published == ("a topic",)

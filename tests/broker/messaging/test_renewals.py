@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from commitbus.broker.metadata.errors import StateWriteError
+from commitbus.broker.metadata.groups import ExponentialBackoff
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 Run = Callable[..., None]
@@ -43,6 +44,28 @@ def test_renewal_ends_after_three_hours(run: Run) -> None:
         await bus.send(b"stuck")
         await bus.receive(auto_renew=True, invisible_s=None)
         await live(bus, 3 * 3600 + 90)
+        assert (await bus.receive(call=bus.call("other"))).bodies == [b"stuck"]
+
+    run(scenario)
+
+
+def test_a_consumer_that_hangs_is_given_up_by_the_retry_policy_of_its_group(run: Run) -> None:
+    """The broker decides then, with the delay that RocketMQ has for it."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.group("G", backoff=ExponentialBackoff(initial_ms=100_000))
+        await bus.send(b"stuck")
+        (handle,) = (await bus.receive(auto_renew=True, invisible_s=None)).handles
+        progress = bus.context.progress.get("G", "T", 0)
+        pop_time_ms = progress.in_flight[0].pop_time_ms
+        await live(bus, 3 * 3600 + 60)
+        entry = progress.in_flight[0]
+        given_up_ms = entry.pop_time_ms
+        assert 0 <= given_up_ms - pop_time_ms - 3 * 3600 * 1000 < 60_000
+        assert entry.invisible_until_ms == given_up_ms + 100_000
+        assert not entry.auto_renew
+        assert await bus.ack(handle) == [pb.INVALID_RECEIPT_HANDLE]
+        await bus.sleep(100)
         assert (await bus.receive(call=bus.call("other"))).bodies == [b"stuck"]
 
     run(scenario)

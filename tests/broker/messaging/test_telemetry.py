@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from commitbus.broker.messaging.clients import Subscription
 from commitbus.broker.messaging.telemetry import TOPICS_MAX
 from commitbus.broker.metadata.groups import CustomizedBackoff, ExponentialBackoff
 from commitbus.broker.rpc.call import RpcError, StatusCode
@@ -92,6 +93,8 @@ def test_a_consumer_gets_its_groups_settings(run: Run, kind: pb.ClientType) -> N
                     await trio.lowlevel.checkpoint()
             (client,) = bus.context.clients.consumers("Unheard")
             assert (client.client_id, client.kind) == ("c1", kind)
+            assert client.introduction.subscriptions == {"T": Subscription(pb.TAG, "A || B")}
+            assert client.introduction.at_ms == bus.now_ms()
             hold.set()
         settings = answers[0].settings
         assert settings.WhichOneof("pub_sub") == "subscription"

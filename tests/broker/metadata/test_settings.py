@@ -130,3 +130,15 @@ def test_a_number_that_no_protocol_can_carry_is_refused(field: str) -> None:
     with pytest.raises(DocumentError, match=field):
         decode_group("g", {field: 2**31})
     assert decode_group("g", {field: 2**31 - 1}).name == "g"
+
+
+def test_the_broker_waits_longer_from_one_attempt_to_the_next() -> None:
+    """RocketMQ's numbers: its own list without the first two, or a power up to the limit."""
+    customized, exponential = CustomizedBackoff(), ExponentialBackoff()
+    assert [customized.delay_ms(times) // 1000 for times in (0, 1, 15, 16, 99)] == [
+        *(10, 30, 7200, 7200, 7200),
+    ]
+    assert CustomizedBackoff((7,)).delay_ms(0) == 7
+    assert [exponential.delay_ms(times) // 1000 for times in (0, 1, 2, 10, 2**31)] == [
+        *(5, 10, 20, 5120, 7200),
+    ]
