@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, final
 
 from commitbus.broker.messaging.context import MessagingContext
@@ -10,14 +11,21 @@ from commitbus.broker.messaging.receipt_handle import ReceiptHandle
 from commitbus.broker.messaging.status import ok, overall, status_of
 from commitbus.broker.messaging.validate import group_name, invisible_ms, topic_name
 from commitbus.broker.metadata.progress import InFlight, QueueProgress
-from commitbus.broker.rpc.call import Call
+from commitbus.broker.rpc.call import Call, Response
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.rpc.proto.wire_format import delimited, key_of
 
 ENTRIES_MAX: Final = 1024
 """Of one request; a receive hands out 32. Nobody else is served while they are looked up."""
 
-_OK: Final = ok()
-"""Copied into responses, never changed."""
+_OK: Final = pb.AckMessageResponse(status=ok()).SerializeToString()
+_ENTRY_OK: Final = pb.AckMessageResultEntry(status=ok()).SerializeToString()
+_ENTRIES: Final = key_of(pb.AckMessageResponse, "entries")
+_MESSAGE_ID: Final = key_of(pb.AckMessageResultEntry, "message_id")
+_RECEIPT_HANDLE: Final = key_of(pb.AckMessageResultEntry, "receipt_handle")
+
+_Result = tuple[str, str]
+"""The message id and the receipt handle of an entry, as they came."""
 
 
 @final
@@ -71,9 +79,7 @@ def _check_place(context: MessagingContext, topic: str, handle: ReceiptHandle) -
         raise InvalidReceiptHandleError("receipt handle names a message that is gone")
 
 
-def ack_message(
-    context: MessagingContext, request: pb.AckMessageRequest, call: Call
-) -> pb.AckMessageResponse:
+def ack_message(context: MessagingContext, request: pb.AckMessageRequest, call: Call) -> Response:
     """Take messages out of flight for good; one that is already counts as taken.
 
     Raises:
@@ -88,32 +94,59 @@ def ack_message(
         raise BadRequestError(
             f"{len(request.entries)} entries to acknowledge, at most {ENTRIES_MAX} are allowed"
         )
-    response = pb.AckMessageResponse()
-    statuses = []
+    results: list[_Result] = []
+    errors: dict[int, pb.Status] = {}
+    in_flight: dict[QueueProgress, list[int]] = {}
     for entry in request.entries[:]:
-        handle = entry.receipt_handle
-        status = _acknowledge(context, group, topic, handle)
-        statuses.append(status)
-        result = response.entries.add()
-        result.message_id, result.receipt_handle = entry.message_id, handle
-        result.status.CopyFrom(status)
-    response.status.CopyFrom(overall(statuses))
+        text = entry.receipt_handle
+        try:
+            handle, progress, state = find_delivery(context, group, topic, text)
+        except InvalidReceiptHandleError as error:
+            errors[len(results)] = status_of(error)
+        else:
+            if state is not None:
+                in_flight.setdefault(progress, []).append(handle.queue_offset)
+        results.append((entry.message_id, text))
+    for progress, offsets in in_flight.items():
+        _acknowledge(context, group, topic, progress, offsets)
+    return _refusal(results, errors) if errors else _success(results)
+
+
+def _acknowledge(
+    context: MessagingContext,
+    group: str,
+    topic: str,
+    progress: QueueProgress,
+    offsets: Sequence[int],
+) -> None:
+    was_full = progress.in_flight_count >= context.progress.in_flight_max
+    count = context.progress.acknowledge(progress, *offsets)
+    if was_full:
+        # A receiver may wait for this room, and no arrival may come to wake it.
+        context.polls.wake(group, topic)
+    context.counters.count_acknowledged(group, topic, count)
+
+
+def _success(results: Sequence[_Result]) -> bytes:
+    """Return the response; by hand, because to make its objects would take as long as the rest."""
+    entries = [
+        delimited(
+            _ENTRIES,
+            delimited(_MESSAGE_ID, message_id.encode())
+            + delimited(_RECEIPT_HANDLE, text.encode())
+            + _ENTRY_OK,
+        )
+        for message_id, text in results
+    ]
+    return b"".join((_OK, *entries))
+
+
+def _refusal(results: Sequence[_Result], errors: Mapping[int, pb.Status]) -> pb.AckMessageResponse:
+    statuses = [errors.get(number, ok()) for number in range(len(results))]
+    response = pb.AckMessageResponse(status=overall(statuses))
+    for (message_id, text), status in zip(results, statuses, strict=True):
+        response.entries.add(message_id=message_id, receipt_handle=text, status=status)
     return response
-
-
-def _acknowledge(context: MessagingContext, group: str, topic: str, text: str) -> pb.Status:
-    try:
-        handle, progress, entry = find_delivery(context, group, topic, text)
-    except InvalidReceiptHandleError as error:
-        return status_of(error)
-    if entry is not None:
-        was_full = progress.in_flight_count >= context.progress.in_flight_max
-        context.progress.acknowledge(progress, handle.queue_offset)
-        if was_full:
-            # A receiver may wait for this room, and no arrival may come to wake it.
-            context.polls.wake(group, topic)
-        context.counters.count_acknowledged(group, topic, 1)
-    return _OK
 
 
 def change_invisible_duration(

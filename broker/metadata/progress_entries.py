@@ -7,7 +7,7 @@ The payloads, all integers big-endian, strings UTF-8 behind their length:
                  client id length u16, client id, then runs of offsets: start i64, count u16
     REDELIVER    offset i64, pop time i64, invisible until i64, auto renew u8,
                  client id length u16, client id
-    ACKNOWLEDGE  offset i64
+    ACKNOWLEDGE  offsets, i64 each
     CHANGE       offset i64, pop time i64, invisible until i64, suspend u8
     RESET        next offset i64
     CLAMP        end i64
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from itertools import pairwise
-from struct import Struct
+from struct import Struct, pack
 from struct import error as StructError  # noqa: N812 - the standard library names it in lower case
 from typing import Final, NamedTuple, final
 
@@ -132,7 +132,13 @@ def encode_change(
 
 
 encode_offset = _OFFSET.pack
-"""Return the payload of an ACKNOWLEDGE, RESET or CLAMP entry."""
+"""Return the payload of a RESET or CLAMP entry."""
+
+
+def encode_acknowledgement(offsets: Sequence[int]) -> bytes:
+    """Return the payload of an ACKNOWLEDGE entry."""
+    assert len(offsets) <= DELIVERY_OFFSETS_MAX
+    return pack(f">{len(offsets)}q", *offsets)
 
 
 def apply_entry(progress: QueueProgress, kind: int, payload: bytes) -> None:
@@ -192,9 +198,12 @@ def _apply_redelivery(progress: QueueProgress, payload: bytes) -> None:
 
 
 def _apply_acknowledgement(progress: QueueProgress, payload: bytes) -> None:
-    (offset,) = _OFFSET.unpack(payload)
-    if not progress.acknowledge(offset):
-        raise EntryError(f"offset {offset} is not in flight")
+    offsets = [offset for (offset,) in _OFFSET.iter_unpack(payload)]
+    # Looked at first: of an entry that does not fit nothing is done.
+    if not offsets or len(progress.in_flight.keys() & offsets) < len(offsets):
+        raise EntryError(f"offsets {offsets[:10]} are not all in flight, each once")
+    for offset in offsets:
+        progress.acknowledge(offset)
 
 
 def _apply_change(progress: QueueProgress, payload: bytes) -> None:

@@ -33,6 +33,7 @@ from commitbus.broker.metadata.progress_entries import (
     EntryKind,
     apply_entry,
     decode_definition,
+    encode_acknowledgement,
     encode_change,
     encode_definition,
     encode_delivery,
@@ -276,19 +277,18 @@ class ProgressTable:
             self._record(EntryKind.REDELIVER, progress, payload)
         return attempt
 
-    def acknowledge(self, progress: QueueProgress, offset: int) -> bool:
-        """Take an offset out of flight for good; return whether it was in flight.
+    def acknowledge(self, progress: QueueProgress, *offsets: int) -> int:
+        """Take up to 1,024 offsets out of flight for good; return how many of them were in flight.
 
         Raises:
             StateWriteError: The journal is full and cannot be saved; nothing changed.
         """
-        payload = encode_offset(offset)
-        self._make_room(len(payload))
+        self._make_room(len(encode_acknowledgement(offsets)))
         with self._lock:
-            if not progress.acknowledge(offset):
-                return False
-            self._record(EntryKind.ACKNOWLEDGE, progress, payload)
-        return True
+            done = [offset for offset in offsets if progress.acknowledge(offset)]
+            if done:
+                self._record(EntryKind.ACKNOWLEDGE, progress, encode_acknowledgement(done))
+        return len(done)
 
     def change_invisible(
         self,

@@ -38,6 +38,28 @@ def test_an_acknowledged_message_is_done_and_may_be_acknowledged_again(run: Run)
     run(scenario)
 
 
+def test_the_answer_echoes_what_was_acknowledged_in_its_order(run: Run) -> None:
+    """Of any queue; what one request names twice is counted once."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.topic(queues=2)
+        await bus.send(b"1", b"2", b"3" * 200)
+        handles = (await bus.receive()).handles
+        names = [*zip(handles, ("m1", "m2", "m" * 200), strict=True), (handles[0], "")]
+        request = pb.AckMessageRequest()
+        request.group.name, request.topic.name = "G", "T"
+        for handle, message_id in names:
+            request.entries.add(receipt_handle=handle, message_id=message_id)
+        response = await bus.unary("AckMessage", request)
+        assert (response.status.code, response.status.message) == (pb.OK, "OK")
+        assert [(entry.receipt_handle, entry.message_id) for entry in response.entries] == names
+        assert {entry.status.code for entry in response.entries} == {pb.OK}
+        assert bus.context.counters.acknowledged["G", "T"] == 3
+        assert [progress.in_flight_count for _, progress in bus.context.progress.items()] == [0, 0]
+
+    run(scenario)
+
+
 def test_each_entry_has_its_own_result(run: Run) -> None:
     """And the response says when they differ; each echoes what was asked."""
 

@@ -14,6 +14,7 @@ from commitbus.broker.metadata.progress_entries import (
     EntryKind,
     apply_entry,
     decode_definition,
+    encode_acknowledgement,
     encode_change,
     encode_definition,
     encode_delivery,
@@ -117,11 +118,22 @@ def test_every_other_change_is_applied_as_it_was_made() -> None:
     apply_entry(replayed, EntryKind.REDELIVER, payload)
     change = encode_change(4, pop_time_ms=9, invisible_until_ms=10, suspend=True)
     apply_entry(replayed, EntryKind.CHANGE, change)
-    apply_entry(replayed, EntryKind.ACKNOWLEDGE, encode_offset(3))
+    apply_entry(replayed, EntryKind.ACKNOWLEDGE, encode_acknowledgement([3]))
     apply_entry(replayed, EntryKind.CLAMP, encode_offset(5))
     assert _state(replayed) == _state(direct)
     apply_entry(replayed, EntryKind.RESET, encode_offset(2))
     assert _state(replayed) == (2, [])
+
+
+def test_offsets_are_acknowledged_together_or_not_at_all() -> None:
+    progress = _delivered(3, 4, 5)
+    for wrong in ([4, 6], [4, 4], []):
+        with pytest.raises(EntryError):
+            apply_entry(progress, EntryKind.ACKNOWLEDGE, encode_acknowledgement(wrong))
+    assert list(progress.in_flight) == [3, 4, 5]
+    apply_entry(progress, EntryKind.ACKNOWLEDGE, encode_acknowledgement([5, 3]))
+    assert list(progress.in_flight) == [4]
+    assert len(encode_acknowledgement(range(1024))) <= PAYLOAD_BYTES_MAX
 
 
 @EXAMPLES

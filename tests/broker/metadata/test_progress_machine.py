@@ -98,13 +98,14 @@ class ProgressTableMachine(RuleBasedStateMachine):
         model.next_offset = at
         model.in_flight |= {o: Entry(self.now, self.now + duration) for o in offsets}
 
-    @rule(key=KEYS, offset=st.integers(0, 60))
-    def acknowledge(self, key: Key, offset: int) -> None:
+    @rule(key=KEYS, offsets=st.lists(st.integers(0, 60), max_size=8))
+    def acknowledge(self, key: Key, offsets: list[int]) -> None:
         progress, model = self._progress(key), self.models[key]
-        was_in_flight = model.in_flight.pop(offset, None) is not None
-        assert self.table.acknowledge(progress, offset) == was_in_flight
-        if was_in_flight:
-            model.acknowledged.add(offset)
+        done = model.in_flight.keys() & offsets
+        assert self.table.acknowledge(progress, *offsets) == len(done)
+        for offset in done:
+            del model.in_flight[offset]
+        model.acknowledged |= done
 
     @rule(key=KEYS, pick=st.integers(0, 60), duration=st.integers(0, 9), suspend=st.booleans())
     def change(self, key: Key, pick: int, *, duration: int, suspend: bool) -> None:
