@@ -32,7 +32,7 @@ with 2048 records reput could not follow 150,000 messages a second."""
 GATHER_S: Final = 0.003
 """How long a batch is let grow while messages come fast. Alone a message takes 20 us of an
 interpreter that the senders need, among many a tenth of it, and waking a thread as much again."""
-GATHERED_RECORDS: Final = 8
+GATHERED_RECORDS: Final = 6
 """Fewer than this in that time do not pay for the delay: they are dispatched as they come."""
 MANY_RECORDS: Final = 256
 """A batch of so many says that the appending threads need the interpreter more still."""
