@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 
+from commitbus.broker.config import load_config
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")])
+PORTS = ("8081", "8443", "5557")
+"""What the documents name; each is replaced by a free one."""
 BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -27,6 +31,12 @@ def named(language: str) -> list[Any]:
     """The documents that have such a block."""
     with_block = [path for path in DOCUMENTS if blocks(path, language)]
     return [pytest.param(path, id=str(path.relative_to(REPOSITORY))) for path in with_block]
+
+
+def from_checkout() -> list[str]:
+    """The programs that are started in a checkout, without what is said of them."""
+    shown = [line for d in DOCUMENTS for block in blocks(d, "sh") for line in block.splitlines()]
+    return [line.partition("#")[0].strip() for line in shown if line.startswith("python -m ")]
 
 
 def free_port() -> int:
@@ -58,8 +68,9 @@ def test_the_commands_of_a_document_work_in_the_order_shown(document: Path, tmp_
     """A reader who types them one after the other sees none fail."""
     lines = [line for block in blocks(document, "console") for line in block.splitlines()]
     commands = [line[2:] for line in lines if line.startswith("$ ")]
-    port = str(free_port())
-    script = "\n".join(commands).replace("8081", port).replace("5557", str(free_port()))
+    script = "\n".join(commands)
+    for port in PORTS:
+        script = script.replace(port, str(free_port()))
     # However the commands end, no broker that they started may outlive them.
     run_in_bash(f"trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}", tmp_path)
 
@@ -72,6 +83,23 @@ def test_the_programs_of_a_document_run(document: Path, tmp_path: Path) -> None:
         path = tmp_path / f"program_{number}.py"
         path.write_text(program)
         run_in_bash(f"{sys.executable} {path}", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", from_checkout())
+def test_the_programs_of_the_checkout_run_as_shown(command: str) -> None:
+    """But for the time that they may take, which is a few seconds here."""
+    script = re.sub(r"--minutes \d+", "--minutes 0.02", command)
+    run_in_bash(script.replace("python ", f"{sys.executable} ", 1), REPOSITORY)
+
+
+@pytest.mark.parametrize("document", named("toml"))
+def test_the_settings_of_a_document_are_accepted(document: Path, tmp_path: Path) -> None:
+    """By name, type and value, and together."""
+    for settings in blocks(document, "toml"):
+        path = tmp_path / "broker.toml"
+        path.write_text(settings)
+        load_config(path)
 
 
 def test_every_make_command_of_a_document_is_a_target() -> None:
@@ -88,10 +116,18 @@ def test_every_make_command_of_a_document_is_a_target() -> None:
     assert shown <= targets
 
 
-def test_shell_blocks_show_make_commands_only() -> None:
+def test_shell_blocks_show_commands_of_the_checkout_only() -> None:
     """Anything else belongs into a console block, where it is run."""
     shown = [line for d in DOCUMENTS for block in blocks(d, "sh") for line in block.splitlines()]
-    assert [line for line in shown if not line.startswith("make ")] == []
+    assert [line for line in shown if not line.startswith(("make ", "python -m "))] == []
+
+
+def test_no_command_is_shown_where_it_is_not_run() -> None:
+    """A block that is only text has none."""
+    shown = [line for d in DOCUMENTS for block in blocks(d, "text") for line in block.splitlines()]
+    assert [
+        line for line in shown if line.startswith(("$ ", "make ", "python ", "commitbus "))
+    ] == []
 
 
 def test_links_between_documents_lead_somewhere() -> None:

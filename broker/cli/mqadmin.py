@@ -90,10 +90,11 @@ def _run(command: Command, options: argparse.Namespace) -> int:
 
     # RocketMQ allows several name servers, separated by semicolons; here the first one serves.
     endpoint = options.endpoint.strip(";").partition(";")[0]
-    try:
-        split_host_port(endpoint)
-    except ValueError as error:
-        raise CommandError(f"the endpoint {error}") from None
+    if not endpoint.startswith("unix:"):
+        try:
+            split_host_port(endpoint)
+        except ValueError as error:
+            raise CommandError(f"the endpoint {error}") from None
     with AdminClient(endpoint) as client:
         answer = command.run(client, options)
     print_answer(answer, as_json=options.json)
@@ -118,8 +119,8 @@ def _parser(command: Command) -> argparse.ArgumentParser:
         default=os.environ.get("COMMITBUS_ENDPOINT")
         or os.environ.get("NAMESRV_ADDR")
         or DEFAULT_ENDPOINT,
-        help="the broker's endpoint; otherwise COMMITBUS_ENDPOINT or NAMESRV_ADDR of the "
-        f"environment, otherwise {DEFAULT_ENDPOINT}",
+        help="the broker's endpoint, or unix:PATH; otherwise COMMITBUS_ENDPOINT or NAMESRV_ADDR "
+        f"of the environment, otherwise {DEFAULT_ENDPOINT}",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     command.add_arguments(parser)
