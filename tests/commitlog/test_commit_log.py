@@ -533,7 +533,10 @@ MESSAGES = st.builds(
     properties=st.sampled_from([b"", b"KEYS\x01k\x02", b"TAGS\x01t\x02"]),
     born_timestamp=st.integers(0, 1 << 50),
     born_host=st.sampled_from([Host.parse("1.2.3.4", 5), V6]),
+    flag=st.integers(-(1 << 31), (1 << 31) - 1),
     sys_flag=st.sampled_from([0, 8]),
+    reconsume_times=st.integers(-(1 << 31), (1 << 31) - 1),
+    prepared_transaction_offset=st.integers(-(1 << 63), (1 << 63) - 1),
 )
 
 
@@ -563,6 +566,11 @@ def test_a_log_is_a_list_of_messages(
             sent.body,
         )
         assert (record.born_host, record.born_timestamp) == (sent.born_host, sent.born_timestamp)
+        assert (record.flag, record.reconsume_times, record.prepared_transaction_offset) == (
+            sent.flag,
+            sent.reconsume_times,
+            sent.prepared_transaction_offset,
+        )
         key = (sent.topic, sent.queue_id)
         assert record.queue_offset == result.queue_offset == ends.get(key, 0)
         ends[key] = record.queue_offset + 1
