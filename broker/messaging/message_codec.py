@@ -1,9 +1,7 @@
-"""A message between its two shapes: the protocol's and the log's."""
+"""A message from the protocol's shape to the log's, and the values that both write differently."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -46,16 +44,6 @@ def peer_host(peer: str) -> Host:
         return Host.parse(address.strip("[]"), int(port))
     except ValueError:
         return _UNKNOWN_HOST
-
-
-@lru_cache(maxsize=4096)
-def _address_text(host: Host) -> str:
-    return host.address_text
-
-
-@lru_cache(maxsize=4096)
-def _host_text(host: Host) -> str:
-    return str(host)
 
 
 def to_outgoing(
@@ -124,65 +112,3 @@ def message_id(record: Record) -> str:
     return record.properties.get(names.UNIQUE_KEY) or offset_message_id(
         record.store_host, record.physical_offset
     )
-
-
-def to_delivered(
-    record: Record, *, receipt_handle: str, delivery_attempt: int
-) -> pb.ReceiveMessageResponse:
-    """Return a stored message as a consumer gets it, within the response that carries it."""
-    stored = record.properties
-    response = pb.ReceiveMessageResponse()
-    # In place: to make the message first and the response of it would copy the message.
-    message = response.message
-    message.topic.name, message.body = record.topic, record.body
-    for key in stored:
-        if key not in names.HIDDEN_KEYS:
-            message.user_properties[key] = stored[key]
-    system = message.system_properties
-    system.message_id = message_id(record)
-    system.message_type = message_type_of(stored)
-    if tag := stored.get(names.TAGS):
-        system.tag = tag
-    if keys := stored.get(names.KEYS):
-        system.keys.extend(keys.split())
-    system.body_encoding = pb.GZIP if record.sys_flag & SYS_FLAG_COMPRESSED else pb.IDENTITY
-    # Over the bytes as transferred, compressed ones too. MD5, because the official clients do not
-    # agree on the text of a CRC-32.
-    digest = system.body_digest
-    digest.type = pb.MD5
-    digest.checksum = hashlib.md5(record.body, usedforsecurity=False).hexdigest().upper()
-    set_timestamp(system.born_timestamp, record.born_timestamp)
-    system.born_host = stored.get(names.BORN_HOST) or _address_text(record.born_host)
-    set_timestamp(system.store_timestamp, record.store_timestamp)
-    system.store_host = _host_text(record.store_host)
-    system.receipt_handle = receipt_handle
-    system.queue_id = record.queue_id
-    system.queue_offset = record.queue_offset
-    system.delivery_attempt = delivery_attempt
-    _set_optional(system, stored)
-    return response
-
-
-def message_type_of(stored: Mapping[str, str]) -> pb.MessageType:
-    """Return a message's type, derived from its stored properties."""
-    if stored.get(names.TRANSACTION_PREPARED) == "true":
-        return pb.TRANSACTION
-    if names.DELIVERY_TIME_MS in stored:
-        return pb.DELAY
-    if names.SHARDING_KEY in stored:
-        return pb.FIFO
-    if names.PRIORITY in stored:
-        return pb.PRIORITY
-    if names.LITE_TOPIC in stored:
-        return pb.LITE
-    return pb.NORMAL
-
-
-def _set_optional(system: pb.SystemProperties, stored: Mapping[str, str]) -> None:
-    if group := stored.get(names.SHARDING_KEY):
-        system.message_group = group
-    if trace_context := stored.get(names.TRACE_CONTEXT):
-        system.trace_context = trace_context
-    if origin := stored.get(names.DEAD_LETTER_ORIGIN_TOPIC):
-        system.dead_letter_queue.topic = origin
-        system.dead_letter_queue.message_id = stored.get(names.DEAD_LETTER_ORIGIN_MESSAGE_ID, "")
