@@ -15,7 +15,7 @@ from commitbus.broker.bulk.context import BulkContext
 from commitbus.broker.bulk.large_field import before_field
 from commitbus.broker.bulk.status import REFUSALS, refusal
 from commitbus.broker.messaging.errors import BadRequestError
-from commitbus.broker.messaging.filters import parse_filter
+from commitbus.broker.messaging.filters import parse_tag_filter
 from commitbus.broker.messaging.validate import topic_name
 from commitbus.broker.rpc.call import Call, Pieces, RpcError, Send, StatusCode
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
@@ -259,7 +259,7 @@ async def _send_round(reader: _TopicReader, credit: _Credit, send: Send) -> bool
 
 
 def _wanted(tags: str) -> WantedTags | None:
-    tag_filter = parse_filter(v2.FilterExpression(type=v2.TAG, expression=tags))
+    tag_filter = parse_tag_filter(tags)
     if tag_filter.tags is None or tag_filter.tags_codes is None:
         return None
     return WantedTags(tag_filter.tags_codes, tag_filter.tags)

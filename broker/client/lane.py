@@ -85,6 +85,8 @@ class Lane:
         self._link, self._options = link, options
         self._wake, self._on_failure = wake, on_failure
         self._batch_bytes = options.batch_bytes
+        self._batch_bytes_max = 0
+        """What the broker takes; known from the first response on."""
         self._buffer_bytes = options.buffer_bytes
         # Below: changed by any thread, under the lock.
         self._lock = threading.Lock()
@@ -228,6 +230,7 @@ class Lane:
         if response is None:
             raise RpcError(StatusCode.INTERNAL, "the broker ended the stream")
         limits = pb.AppendResponse.FromString(response).started
+        self._batch_bytes_max = limits.batch_bytes_max
         self._batch_bytes = min(self._options.batch_bytes, limits.batch_bytes_max)
 
     async def _converse(self, call: ClientCall) -> None:
@@ -254,6 +257,11 @@ class Lane:
             while len(self._unacknowledged) >= self._options.in_flight_max:
                 await self.progress.wait()
             batch = await self._next_batch()
+            if batch.size_bytes > self._batch_bytes_max:
+                # The broker would not read so much, and so could not say what is wrong with it.
+                reason = f"{batch.size_bytes} bytes, at most {self._batch_bytes_max} are taken"
+                self._fail(deque([batch]), RefusedError(StatusCode.INVALID_ARGUMENT, reason))
+                continue
             batch.sequence = self._next_sequence
             self._next_sequence += 1
             self._unacknowledged.append(batch)

@@ -162,6 +162,17 @@ def test_a_refusal_says_which_batch_and_record(
     assert bulk.fetch(topic).bodies == [b"good"]
 
 
+def test_a_request_of_twice_the_largest_batch_is_not_read(bulk: Bulk, topic: str) -> None:
+    """One that is a little too large is told so by name."""
+    for size, code in (
+        (5 << 20, grpc.StatusCode.INVALID_ARGUMENT),
+        (12 << 20, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ):
+        _, error = bulk.append(topic, make_batch(0, [(bytes(size), {})]))
+        assert error is not None
+        assert error[0] is code
+
+
 def test_a_call_begins_with_a_start(bulk: Bulk) -> None:
     for requests in ([], [make_batch(0, [(b"x", {})])]):
         with pytest.raises(grpc.RpcError, match="the first request must be a start"):

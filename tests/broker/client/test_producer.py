@@ -166,6 +166,18 @@ def test_producing_waits_while_the_buffer_is_full(run: Run, broker: Broker, topi
     run(main)
 
 
+def test_a_message_that_no_broker_takes_is_refused_at_once(
+    run: Run, broker: Broker, topic: str
+) -> None:
+    async def main() -> None:
+        async with Producer(broker.endpoint) as producer:
+            with pytest.raises(RefusedError, match="bytes, at most"):
+                await producer.send(bytes(12 << 20), topic=topic)
+            await producer.send(b"small", topic=topic)
+
+    run(main)
+
+
 def test_a_cancelled_send_leaves_the_producer_usable(run: Run, broker: Broker, topic: str) -> None:
     async def main() -> None:
         async with Producer(broker.endpoint, ProducerOptions(linger_s=0.2)) as producer:
