@@ -19,6 +19,10 @@ class MessageFilter(Protocol):
         Necessary, not sufficient: different tags may share a code.
         """
 
+    @property
+    def reads_properties(self) -> bool:
+        """Whether the tags code says too little to put a message in flight before it is asked."""
+
     def accepts(self, properties: Mapping[str, str]) -> bool:
         """Return whether a message with these stored properties is wanted.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 from commitbus.broker.filters.encoded_properties import PropertyFinder
 from commitbus.broker.filters.errors import FilterExpressionError
@@ -25,6 +25,7 @@ class TagFilter:
     """None: every message, tagged or not."""
     tags_codes: frozenset[int] | None = field(init=False)
     """Of `tags`. Different tags may share one."""
+    reads_properties: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         codes = None if self.tags is None else frozenset(map(tags_code, self.tags))

@@ -61,6 +61,8 @@ class MessagingContext:
         """By topic: whose turn it is among the writable queues."""
         self.first_queue: dict[tuple[str, str], int] = {}
         """By (group, topic): at which queue the next receive begins to look."""
+        self.scanning: set[tuple[str, str, int]] = set()
+        """(Group, topic, queue id) of which a receiver looks for messages just now."""
         self.delivering_bytes = 0
         """Of messages that were taken and that their consumers have not read yet."""
         store.add_arrival_listener(self.polls.on_arrival)

@@ -18,8 +18,9 @@ from commitbus.broker.messaging import dead_letters, renewals
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.delivered import Delivered, encode_delivered, encode_run
 from commitbus.broker.messaging.errors import TooManyRequestsError
-from commitbus.broker.messaging.filters import TagFilter
+from commitbus.broker.messaging.filters import MessageFilter
 from commitbus.broker.messaging.receipt_handle import handle_text, run_text
+from commitbus.broker.messaging.scan import Scan
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.progress import InFlight, QueueProgress
@@ -47,7 +48,7 @@ class Demand:
 
     group: str
     topic: str
-    tags: TagFilter
+    wanted: MessageFilter
     batch_size: int
     invisible_ms: int
     client_id: str
@@ -66,7 +67,7 @@ class _Run(NamedTuple):
 
 
 _Outcome = tuple[_Run, FetchedUnit, Delivered | StoreError | None]
-"""What a taken message became; None: the filter's hash had let it in wrongly."""
+"""What a taken message became; None: it is not wanted, and only its tag's hash had said so."""
 
 
 @final
@@ -84,14 +85,19 @@ class Batch:
         """Of the messages that were taken."""
         self._too_long = False
 
-    async def fill(self) -> None:
+    async def fill(self, until_s: float) -> None:
         """Take what is there now; `messages` stays empty if nothing is.
+
+        Args:
+            until_s: On the scale of `trio.current_time()`: no longer is looked for what is wanted
+                among what is not. At least a little is.
 
         Raises:
             RequestError: the topic or the group is gone, or is not to be received from or for.
             StoreError: the store failed.
         """
         assert not self.messages
+        self.has_more = False
         # What the last fill took was dropped, all of it: it is no part of this batch.
         self.finish()
         topic, group = self._check()
@@ -104,10 +110,11 @@ class Batch:
             if progress.may_have_expired(now_ms) and self._room:
                 await self._take_expired(queue_id, progress, group, now_ms)
         for queue_id in queues:
-            if not self._room:
+            if not self._room or self.has_more:
                 break
-            await self._take_new(queue_id, now_ms)
-        self.has_more = self._room == 0
+            if self._key(queue_id) not in self._context.scanning:
+                await self._take_new(queue_id, until_s)
+        self.has_more = self.has_more or self._room == 0
         if self._taken:
             await self._read()
 
@@ -222,37 +229,60 @@ class Batch:
         for run in exhausted:
             await self._bury(run)
 
-    async def _take_new(self, queue_id: int, now_ms: int) -> None:
-        """Take what this group has not seen yet."""
-        store, topic = self._context.store, self.demand.topic
-        while self._room:
-            progress = self._progress(queue_id)
-            # A consumer that never acknowledges gets no further.
-            in_flight_max = self._context.progress.in_flight_max
-            allowed = min(self._room, in_flight_max - progress.in_flight_count)
-            if allowed <= 0 or progress.next_offset >= store.max_offset(topic, queue_id):
-                return
-            start = QueueOffset(progress.next_offset)
-            found = store.fetch(topic, queue_id, start, allowed, self.demand.tags.tags_codes)
-            if found.next_offset <= progress.next_offset:
-                # The topic was deleted between the two looks at its queue.
-                return
-            units = self._fitting(found.units)
-            is_cut = len(units) < len(found.units)
-            self._context.progress.deliver(
-                progress,
-                [unit.queue_offset for unit in units],
-                next_offset=found.units[len(units)].queue_offset if is_cut else found.next_offset,
-                pop_time_ms=now_ms,
-                invisible_until_ms=now_ms + self.demand.invisible_ms,
-                client_id=self.demand.client_id,
-                auto_renew=self.demand.auto_renew,
-            )
-            if units:
-                self._take(_Run(progress, queue_id, now_ms, 1, units))
-            else:
-                # A filter may step over millions: others get a turn between two scans.
+    async def _take_new(self, queue_id: int, until_s: float) -> None:
+        """Take what this group has not seen yet, passing over what is not wanted.
+
+        The group's other receivers leave the queue alone meanwhile: else each of a thousand would
+        look through it. So with `has_more` they are told of what was not looked at.
+        """
+        key, scanning = self._key(queue_id), self._context.scanning
+        scanning.add(key)
+        try:
+            while await self._take_step(queue_id):
+                self.has_more = bool(self._taken) or trio.current_time() >= until_s
+                if self.has_more:
+                    return
+                # A filter may step over millions: others get a turn between two steps.
                 await trio.lowlevel.checkpoint()
+                self._check()
+        except BaseException:
+            self.has_more = True
+            raise
+        finally:
+            scanning.discard(key)
+
+    async def _take_step(self, queue_id: int) -> bool:
+        """Take what is found in one step; return whether another may find more."""
+        store, topic, table = self._context.store, self.demand.topic, self._context.progress
+        progress = self._progress(queue_id)
+        # A consumer that never acknowledges gets no further.
+        allowed = min(self._room, table.in_flight_max - progress.in_flight_count)
+        if allowed <= 0 or progress.next_offset >= store.max_offset(topic, queue_id):
+            return False
+        start = QueueOffset(progress.next_offset)
+        scan = Scan(self._context, topic, queue_id, self.demand.wanted)
+        found = await scan.step(start, allowed)
+        if table.get(*self._key(queue_id)) is not progress or progress.next_offset != start:
+            # It was reset or deleted while a disk was waited for.
+            return True
+        if found.next_offset <= start:
+            # The topic was deleted between the two looks at its queue.
+            return False
+        now_ms = self._context.clock.now_ms()
+        units = self._fitting(found.units)
+        is_cut = len(units) < len(found.units)
+        table.deliver(
+            progress,
+            [unit.queue_offset for unit in units],
+            next_offset=found.units[len(units)].queue_offset if is_cut else found.next_offset,
+            pop_time_ms=now_ms,
+            invisible_until_ms=now_ms + self.demand.invisible_ms,
+            client_id=self.demand.client_id,
+            auto_renew=self.demand.auto_renew,
+        )
+        if units:
+            self._take(_Run(progress, queue_id, now_ms, 1, units))
+        return self._room > 0 and progress.next_offset < store.max_offset(topic, queue_id)
 
     async def _read(self) -> None:
         """Make messages of what was taken; what the filter's hash let in wrongly is dropped."""
@@ -294,7 +324,7 @@ class Batch:
         return found
 
     def _encode_run(self, run: _Run, view: memoryview, start: int, found: list[_Outcome]) -> None:
-        common, wanted = encode_run(run.queue_id, run.delivery_attempt), self.demand.tags
+        common, wanted = encode_run(run.queue_id, run.delivery_attempt), self.demand.wanted
         handles = run_text(
             run.pop_time_ms,
             self.demand.invisible_ms,
@@ -333,11 +363,13 @@ class Batch:
 
         An operator may have reset or deleted the group meanwhile, or the client acknowledged.
         """
-        key = self.demand.group, self.demand.topic, run.queue_id
-        if self._context.progress.get(*key) is not run.progress:
+        if self._context.progress.get(*self._key(run.queue_id)) is not run.progress:
             return None
         entry = run.progress.in_flight.get(unit.queue_offset)
         return entry if entry is not None and entry.pop_time_ms == run.pop_time_ms else None
+
+    def _key(self, queue_id: int) -> tuple[str, str, int]:
+        return self.demand.group, self.demand.topic, queue_id
 
     @property
     def _room(self) -> int:

@@ -11,7 +11,7 @@ from commitbus.broker.messaging.clients import DISCONNECT_GRACE_S, IDLE_S, Clien
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.deadlines import shared_deadline_s
 from commitbus.broker.messaging.errors import BadRequestError, IllegalPollingTimeError
-from commitbus.broker.messaging.filters import parse_filter
+from commitbus.broker.messaging.filters import is_prepared, parse_filter, prepare_filter
 from commitbus.broker.messaging.message_codec import set_timestamp
 from commitbus.broker.messaging.pop import Batch, Demand
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
@@ -54,6 +54,8 @@ def receive_message(
 
     Messages that the client did not get to the last one become visible again after a second.
     """
+    if not is_prepared(request.filter_expression):
+        return _receive_prepared(context, request, call, send)
     try:
         client = context.clients.seen(call)
         until_s = shared_deadline_s(trio.current_time() + _polling_ms(request, call) / 1000)
@@ -73,6 +75,13 @@ def receive_message(
     return polling
 
 
+async def _receive_prepared(
+    context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call, send: Send
+) -> Parked | None:
+    await prepare_filter(request.filter_expression)
+    return await _receive_now(context, request, call, send)
+
+
 async def _receive_anew(
     context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call, send: Send
 ) -> Parked | None:
@@ -84,6 +93,12 @@ async def _receive_anew(
     except REFUSALS as error:
         await _refuse(context, send, error)
         return None
+    return await _receive_now(context, request, call, send)
+
+
+async def _receive_now(
+    context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call, send: Send
+) -> Parked | None:
     answer = receive_message(context, request, call, send)
     return answer if isinstance(answer, Parked) else await answer
 
@@ -173,7 +188,7 @@ class Polling(Parked):
             is_in_time = trio.current_time() < self._until_s
             if is_in_time or receiver.woken:
                 receiver.begin_look()
-                await batch.fill()
+                await batch.fill(self._until_s)
             waits = is_in_time and not batch.messages
             if waits or not receiver.is_alone:
                 batch.note_next_expiry()
@@ -183,8 +198,8 @@ class Polling(Parked):
         finally:
             if not waits:
                 receiver.leave()
-        if not waits and batch.has_more:
-            self._context.polls.wake(self._demand.group, self._demand.topic)
+                if batch.has_more:
+                    self._context.polls.wake(self._demand.group, self._demand.topic)
         return waits
 
     async def _answer(self, batch: Batch) -> None:
@@ -230,7 +245,7 @@ def _demand(context: MessagingContext, request: pb.ReceiveMessageRequest, client
     return Demand(
         group=group.name if group else group_text,
         topic=topic.name if topic else topic_text,
-        tags=parse_filter(request.filter_expression),
+        wanted=parse_filter(request.filter_expression),
         batch_size=min(max(request.batch_size, 0), BATCH_MAX),
         invisible_ms=invisible,
         client_id=client.client_id,

@@ -21,7 +21,7 @@ from commitbus.broker.messaging.errors import (
     InvalidSettingsError,
     UnrecognizedClientError,
 )
-from commitbus.broker.messaging.filters import check_syntax
+from commitbus.broker.messaging.filters import parse_filter, prepare_filter
 from commitbus.broker.messaging.receive import BATCH_MAX, POLLING_MS_MAX
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
 from commitbus.broker.messaging.validate import group_name, known_topic_name
@@ -139,7 +139,8 @@ async def _merged(context: MessagingContext, client: Client, settings: pb.Settin
         _check_count(len(subscription.subscriptions))
         wanted = {}
         for entry in subscription.subscriptions:
-            check_syntax(entry.expression)
+            await prepare_filter(entry.expression)
+            parse_filter(entry.expression)
             topic = known_topic_name(entry.topic)
             wanted[topic] = Subscription(entry.expression.type, entry.expression.expression)
         group = await context.group(name)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 from commitbus.broker.filters.tag_filter import EVERYTHING, TAG_EXPRESSION_LENGTH_MAX, parse_tags
-from commitbus.broker.messaging.errors import IllegalFilterError, UnsupportedFeatureError
-from commitbus.broker.messaging.filters import check_syntax, parse_filter
+from commitbus.broker.messaging.errors import IllegalFilterError
+from commitbus.broker.messaging.filters import is_prepared, parse_filter, prepare_filter
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 
@@ -23,22 +24,26 @@ def test_tags_are_what_is_meant_if_nothing_is_said(kind: pb.FilterType) -> None:
     [
         (pb.TAG, "||"),
         (pb.TAG, " || || "),
+        (pb.TAG, "A" * (TAG_EXPRESSION_LENGTH_MAX + 1)),
         (pb.SQL, ""),
         (pb.SQL, "  "),
-        (pb.TAG, "A" * (TAG_EXPRESSION_LENGTH_MAX + 1)),
+        (pb.SQL, "a LIKE 'x%'"),
+        (pb.SQL, f"a = '{'x' * 8192}'"),
     ],
 )
 def test_an_expression_that_selects_nothing_is_illegal(kind: pb.FilterType, text: str) -> None:
-    """Empty SQL, no tag between the bars, or more than anybody writes."""
+    """Empty or wrong SQL, no tag between the bars, or more than anybody writes."""
+    expression = pb.FilterExpression(type=kind, expression=text)
+    trio.run(prepare_filter, expression)
+    assert is_prepared(expression)
     with pytest.raises(IllegalFilterError):
-        parse_filter(pb.FilterExpression(type=kind, expression=text))
-    with pytest.raises(IllegalFilterError):
-        check_syntax(pb.FilterExpression(type=kind, expression=text))
-
-
-def test_sql_is_refused_when_used_and_not_when_announced() -> None:
-    """A client that announces it must get as far as the receive that tells it why."""
-    expression = pb.FilterExpression(type=pb.SQL, expression="a > 5")
-    with pytest.raises(UnsupportedFeatureError):
         parse_filter(expression)
-    check_syntax(expression)
+
+
+def test_sql_is_compiled_before_the_trio_thread_needs_it() -> None:
+    """On another thread, and kept."""
+    expression = pb.FilterExpression(type=pb.SQL, expression="only_here > 5")
+    assert not is_prepared(expression)
+    trio.run(prepare_filter, expression)
+    assert is_prepared(expression)
+    assert parse_filter(expression).accepts({"only_here": "6"})
