@@ -3,7 +3,7 @@
 What one has to know:
 
 - Everything a kernel calls and every constant it uses is in this module: numba keeps compiled code
-  on disk and does not notice a change in another module.
+  on disk and does not notice a change in another module. Only the CRC-32 is found by its name.
 - Memory is passed as an address, not as an array: a read-only and a writable one would each be
   compiled, the second when it is first met. The caller keeps the memory mapped, and nothing is read
   before it is known to lie inside.
@@ -14,16 +14,15 @@ What one has to know:
 
 from __future__ import annotations
 
-import ctypes
-import zlib
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import numpy as np
-from isal import isal_zlib
-from llvmlite import binding, ir
-from numba import cfunc, njit, types
+from llvmlite import ir
+from numba import njit, types
 from numba.extending import intrinsic
+
+from commitbus.commitlog.kernels.linked_crc32 import CRC_SYMBOL
 
 # As in record_format and index_format; `numba_kernels` asserts that they are equal.
 MESSAGE_MAGIC_CODE_V1: Final = 0xDAA320A7
@@ -55,9 +54,6 @@ _TAGS: Final = int.from_bytes(b"TAGS", "big")
 _EIGHT_VALUE_ENDS: Final = 0x0202_0202_0202_0202
 _EIGHT_ONES: Final = 0x0101_0101_0101_0101
 _EIGHT_TOP_BITS: Final = -0x7F7F_7F7F_7F7F_7F80
-
-_CRC_SYMBOL: Final = "commitbus_crc32"
-_CRC_POLYNOMIAL: Final = 0xEDB8_8320
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -119,85 +115,8 @@ _store_i16, _store_i32, _store_i64 = _storer(16), _storer(32), _storer(64)
 _copy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.uintp))
 
 
-# CRC-32
-
-
-def _crc_table() -> Any:
-    """Return the tables for eight bytes at a time, shape (8, 256)."""
-    table = np.zeros((8, 256), np.int64)
-    for byte in range(256):
-        value = byte
-        for _ in range(8):
-            value = value >> 1 ^ (_CRC_POLYNOMIAL if value & 1 else 0)
-        table[0, byte] = value
-    for row in range(1, 8):
-        table[row] = table[row - 1] >> 8 ^ table[0][table[row - 1] & 0xFF]
-    return table
-
-
-_CRC_TABLE: Final = _crc_table()
-
-
-@_kernel("int64(int64, int64)")
-def crc32_by_table(address: int, length: int) -> int:
-    """Return the CRC-32 (IEEE) of bytes: a ninth of ISA-L's speed, on any machine."""
-    crc = _WORD
-    end = address + length
-    while address + 8 <= end:
-        low = crc ^ (
-            _u8(address) | _u8(address + 1) << 8 | _u8(address + 2) << 16 | _u8(address + 3) << 24
-        )
-        crc = (
-            _CRC_TABLE[7, low & 0xFF]
-            ^ _CRC_TABLE[6, low >> 8 & 0xFF]
-            ^ _CRC_TABLE[5, low >> 16 & 0xFF]
-            ^ _CRC_TABLE[4, low >> 24]
-            ^ _CRC_TABLE[3, _u8(address + 4)]
-            ^ _CRC_TABLE[2, _u8(address + 5)]
-            ^ _CRC_TABLE[1, _u8(address + 6)]
-            ^ _CRC_TABLE[0, _u8(address + 7)]
-        )
-        address += 8
-    while address < end:
-        crc = crc >> 8 ^ _CRC_TABLE[0, (crc ^ _u8(address)) & 0xFF]
-        address += 1
-    return crc ^ _WORD
-
-
-def _isal_crc32() -> int | None:
-    """Return the address of ISA-L's function, None if the library does not show it.
-
-    The isal package exports it without promising to, so what it does is tried as well.
-    """
-    try:
-        function = ctypes.CDLL(isal_zlib.__file__).crc32_gzip_refl
-    except (OSError, AttributeError):
-        return None
-    function.restype = ctypes.c_uint32
-    function.argtypes = (ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint64)
-    sample = bytes(range(256)) * 5
-    if any(function(0, sample, n) != zlib.crc32(sample[:n]) for n in (0, 1, 17, len(sample))):
-        return None
-    return ctypes.cast(function, ctypes.c_void_p).value
-
-
-def link_crc32(address: int | None) -> None:
-    """Let the kernels use the CRC-32 function at an address; the one of this module if None."""
-    if address is None:
-
-        def adapter(_seed: int, start: int, length: Any) -> int:
-            return crc32_by_table(start, types.int64(length))
-
-        compiled = cfunc(types.uint32(types.uint32, types.intp, types.uint64))(adapter)
-        _kept_alive.append(compiled)
-        address = compiled.address
-    binding.add_symbol(_CRC_SYMBOL, address)
-
-
-_kept_alive: list[Any] = []
-# By name, so that code from the cache works with whichever function there is at this start.
-link_crc32(_isal_crc32())
-_crc32 = types.ExternalFunction(_CRC_SYMBOL, types.uint32(types.uint32, types.intp, types.uint64))
+# CRC-32. By name, so that code from the cache works with whichever function this start linked.
+_crc32 = types.ExternalFunction(CRC_SYMBOL, types.uint32(types.uint32, types.intp, types.uint64))
 
 
 # Scanning

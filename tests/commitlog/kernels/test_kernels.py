@@ -384,11 +384,14 @@ def index_one_by_one(
 def test_the_table_gives_the_same_checksum_as_zlib() -> None:
     """At every length and alignment: it stands in where ISA-L's function cannot be found."""
     pytest.importorskip("numba")
-    from commitbus.commitlog.kernels.compiled import crc32_by_table  # noqa: PLC0415 - needs numba
+    from commitbus.commitlog.kernels.linked_crc32 import (  # noqa: PLC0415 - needs numba
+        compile_by_table,
+    )
 
+    compiled = compile_by_table()
     data = np.frombuffer(bytes(range(256)) * 3, np.uint8)
-    start = data.__array_interface__["data"][0]
     for offset in range(9):
         for length in (0, 1, 7, 8, 9, 31, 255, 700):
-            part = data[offset : offset + length].tobytes()
-            assert crc32_by_table(start + offset, length) == zlib.crc32(part)
+            address = data[offset:].ctypes.data_as(compiled.ctypes.argtypes[1])
+            expected = zlib.crc32(data[offset : offset + length].tobytes())
+            assert compiled.ctypes(0, address, length) == expected
