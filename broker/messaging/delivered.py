@@ -27,6 +27,7 @@ from commitbus.commitlog.record_format import (
 from commitbus.commitlog.types import Host, PhysicalOffset
 
 _MESSAGE: Final = key_of(pb.ReceiveMessageResponse, "message")
+assert key_of(pb.PullMessageResponse, "message") == _MESSAGE, "both are made here"
 _SYSTEM_PROPERTIES: Final = key_of(pb.Message, "system_properties")
 _BODY: Final = key_of(pb.Message, "body")
 _KEYS: Final = key_of(pb.SystemProperties, "keys")
@@ -54,8 +55,11 @@ Delivered = tuple[bytes, int]
 """The response that carries a message, and the size of the body in it."""
 
 
-def encode_run(queue_id: int, delivery_attempt: int) -> bytes:
-    """Return what messages of one queue that are delivered together have in common."""
+def encode_run(queue_id: int, delivery_attempt: int | None) -> bytes:
+    """Return what messages of one queue that are delivered together have in common.
+
+    Deliveries of what is pulled are not counted: None.
+    """
     system = pb.SystemProperties(queue_id=queue_id, delivery_attempt=delivery_attempt)
     return system.SerializeToString()
 
@@ -67,13 +71,13 @@ def encode_delivered(
     receipt_handle: str,
     wanted: MessageFilter,
 ) -> Delivered | None:
-    """Return the response that delivers a record.
+    """Return the response that delivers a record, of ReceiveMessage as of PullMessage.
 
     Args:
         view: From the record's first byte on; what is behind the record is ignored.
         physical_offset: Where it lies.
         run: From `encode_run`.
-        receipt_handle: What the consumer will name this delivery by.
+        receipt_handle: What the consumer will name this delivery by; empty for none.
         wanted: Another message is not delivered: None is returned.
 
     Raises:
@@ -110,12 +114,14 @@ def encode_delivered(
             _GZIP if sys_flag & SYS_FLAG_COMPRESSED else _IDENTITY,
             _born(get(names.BORN_HOST) or born_address, born_ms),
             _stored(store_address, store_port, store_ms),
-            delimited(_RECEIPT_HANDLE, receipt_handle.encode()),
+            delimited(_RECEIPT_HANDLE, receipt_handle.encode()) if receipt_handle else b"",
             _QUEUE_OFFSET,
             varint(queue_offset),
         )
     )
-    before_body = b"".join((front, _SYSTEM_PROPERTIES, length(system), system, _BODY, length(body)))
+    before_body = b"".join((front, _SYSTEM_PROPERTIES, length(system), system))
+    if body:
+        before_body += _BODY + length(body)
     size = varint(len(before_body) + len(body))
     return b"".join((_MESSAGE, size, before_body, body)), len(body)
 

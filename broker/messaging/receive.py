@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final, final
 
 import trio
@@ -10,35 +10,20 @@ import trio
 from commitbus.broker.messaging.clients import DISCONNECT_GRACE_S, IDLE_S, Client
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.deadlines import shared_deadline_s
-from commitbus.broker.messaging.errors import BadRequestError, IllegalPollingTimeError
 from commitbus.broker.messaging.filters import is_prepared, parse_filter, prepare_filter
+from commitbus.broker.messaging.handover import hand_over
 from commitbus.broker.messaging.message_codec import set_timestamp
+from commitbus.broker.messaging.polling_time import polling_ms
 from commitbus.broker.messaging.pop import Batch, Demand
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
-from commitbus.broker.messaging.validate import duration_ms, group_name, invisible_ms, topic_name
+from commitbus.broker.messaging.validate import group_name, invisible_ms, topic_name
 from commitbus.broker.metadata.topics import TopicConfig
-from commitbus.broker.rpc.call import Call, Response, RpcError, Send, StatusCode
+from commitbus.broker.rpc.call import Call, Send
 from commitbus.broker.rpc.method import Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 BATCH_MAX: Final = 32
-POLLING_MS_MIN: Final = 5_000
-POLLING_MS_MAX: Final = 20_000
 AUTO_RENEW_INVISIBLE_MS: Final = 60_000
-
-HANDOVER_S_MAX: Final = 60.0
-"""For one answer: 32 MiB in it are 4.5 Mbit/s. A client that reads more slowly holds memory that
-others need, and it need not have set a deadline."""
-
-PIECE_BYTES: Final = 64 * 1024
-"""What is given to the transport at once, a message more at most."""
-
-_REQUEST_TIMEOUT_MS: Final = 3_000
-"""What the official clients add to a long poll for their deadline."""
-_ANSWER_MARGIN_MS: Final = 200
-"""An empty answer leaves this long before the deadline, or the client sees a timeout instead."""
-_ILLEGAL_POLLING_TIME_SINCE: Final = "5.0.3"
-"""Older clients do not know the code. Versions are compared as texts, as RocketMQ does."""
 
 _OK: Final = pb.ReceiveMessageResponse(status=ok())
 _NOTHING_NEW: Final = pb.ReceiveMessageResponse(
@@ -58,7 +43,7 @@ def receive_message(
         return _receive_prepared(context, request, call, send)
     try:
         client = context.clients.seen(call)
-        until_s = shared_deadline_s(trio.current_time() + _polling_ms(request, call) / 1000)
+        until_s = shared_deadline_s(trio.current_time() + polling_ms(request, call) / 1000)
         demand = _demand(context, request, client)
         if context.metadata.topic(demand.topic) is None or not context.metadata.group(demand.group):
             return _receive_anew(context, request, call, send)
@@ -211,22 +196,8 @@ class Polling(Parked):
         if not batch.messages:
             await _finish(self._context, self._send, _NOTHING_NEW)
             return
-        with trio.move_on_after(HANDOVER_S_MAX) as scope:
-            await self._send_all(batch.messages)
-        if scope.cancelled_caught:
-            raise RpcError(StatusCode.DEADLINE_EXCEEDED, "the messages are read too slowly")
-
-    async def _send_all(self, messages: Sequence[bytes]) -> None:
-        """Send messages with what belongs around them: small ones together, large ones not."""
-        piece: list[Response] = [_OK]
-        size_bytes = 0
-        for message in messages:
-            piece.append(message)
-            size_bytes += len(message)
-            if size_bytes >= PIECE_BYTES:
-                await self._send(*piece)
-                piece, size_bytes = [], 0
-        await self._send(*piece, _delivery_timestamp(self._context))
+        last = _delivery_timestamp(self._context)
+        await hand_over(self._send, _OK, batch.messages, last)
 
 
 def _demand(context: MessagingContext, request: pb.ReceiveMessageRequest, client: Client) -> Demand:
@@ -251,31 +222,6 @@ def _demand(context: MessagingContext, request: pb.ReceiveMessageRequest, client
         client_id=client.client_id,
         auto_renew=request.auto_renew,
     )
-
-
-def _polling_ms(request: pb.ReceiveMessageRequest, call: Call) -> int:
-    """Return how long to wait for messages.
-
-    Raises:
-        IllegalPollingTimeError: the deadline leaves less than the shortest wait.
-        BadRequestError: the same, for a client that does not know that code.
-    """
-    remaining_ms: int | None = None
-    wanted_ms = POLLING_MS_MAX
-    if call.deadline_s is not None:
-        remaining_ms = max(0, int((call.deadline_s - trio.current_time()) * 1000))
-        wanted_ms = remaining_ms - _REQUEST_TIMEOUT_MS // 2
-    if request.HasField("long_polling_timeout"):
-        wanted_ms = duration_ms(request.long_polling_timeout)
-    polling_ms = min(max(wanted_ms, POLLING_MS_MIN), POLLING_MS_MAX)
-    if remaining_ms is None or polling_ms <= remaining_ms - _ANSWER_MARGIN_MS:
-        return polling_ms
-    if remaining_ms < POLLING_MS_MIN:
-        text = f"the deadline leaves {remaining_ms} ms, polling needs at least {POLLING_MS_MIN} ms"
-        if call.metadata.get("x-mq-client-version", "") < _ILLEGAL_POLLING_TIME_SINCE:
-            raise BadRequestError(text)
-        raise IllegalPollingTimeError(text)
-    return remaining_ms - _ANSWER_MARGIN_MS
 
 
 async def _refuse(context: MessagingContext, send: Send, error: Exception) -> None:

@@ -48,7 +48,7 @@ records = st.fixed_dictionaries(
 
 
 def delivered(
-    data: bytes, physical_offset: int, handle: str = "handle", attempt: int = 1
+    data: bytes, physical_offset: int, handle: str = "handle", attempt: int | None = 1
 ) -> pb.Message | None:
     """Return what a client makes of the response, and check that it is all of it."""
     queue_id = decode_record(memoryview(data), PhysicalOffset(physical_offset)).queue_id
@@ -68,7 +68,7 @@ def delivered(
     return response.message
 
 
-def made_by_protobuf(record: Record, handle: str = "handle", attempt: int = 1) -> pb.Message:
+def made_by_protobuf(record: Record, handle: str = "handle", attempt: int | None = 1) -> pb.Message:
     """Return the same, field by field."""
     stored = record.properties
     message = pb.Message(body=record.body)
@@ -93,7 +93,10 @@ def made_by_protobuf(record: Record, handle: str = "handle", attempt: int = 1) -
         field.SetInParent()
     system.born_host = stored.get("__BORNHOST") or record.born_host.address_text
     system.store_host = str(record.store_host)
-    system.receipt_handle, system.delivery_attempt = handle, attempt
+    if handle:
+        system.receipt_handle = handle
+    if attempt is not None:
+        system.delivery_attempt = attempt
     system.queue_id, system.queue_offset = record.queue_id, record.queue_offset
     optional: dict[str, Any] = {
         "tag": stored.get("TAGS"),
@@ -121,9 +124,11 @@ def type_of(stored: Mapping[str, str]) -> pb.MessageType:
     return next((kind for name, kind in marks.items() if name in stored), pb.NORMAL)
 
 
-@given(records, st.text(st.characters(codec="ascii"), max_size=300), st.integers(1, I32))
+@given(
+    records, st.text(st.characters(codec="ascii"), max_size=300), st.none() | st.integers(1, I32)
+)
 def test_any_stored_message_is_delivered_as_protobuf_would_encode_it(
-    fields: dict[str, Any], handle: str, attempt: int
+    fields: dict[str, Any], handle: str, attempt: int | None
 ) -> None:
     fields["properties"] = encode_properties(fields["properties"])
     data, offset = encode_record(**fields), fields["physical_offset"]
