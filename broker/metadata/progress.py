@@ -27,8 +27,9 @@ class InFlight:
     """When it was last delivered or its invisible time last changed: the receipt handle's."""
     invisible_until_ms: int
     delivery_attempt: int
-    """1 at the first delivery."""
+    """1 at the first delivery; 0 while it is held back for its turn and was never delivered."""
     client_id: str
+    """Who received it; in a FIFO group together with the attempt, as `receiver_id` writes both."""
     auto_renew: bool
     suspended: bool = False
     """The next delivery does not count as another attempt."""
@@ -137,6 +138,18 @@ class QueueProgress:
         if offsets:
             self._expire_at(invisible_until_ms, tuple(offsets))
 
+    def hold(self, offsets: Sequence[int], *, next_offset: int) -> None:
+        """Keep new offsets back for their turn and go on at `next_offset`.
+
+        They are in flight and visible, with attempt 0: `redeliver` delivers them the first time.
+        `offsets` are as those of `deliver`.
+        """
+        for offset in offsets:
+            self._in_flight[offset] = InFlight(offset, 0, 0, 0, "", auto_renew=False)
+        self._next_offset = next_offset
+        if offsets:
+            self._expire_at(0, tuple(offsets))
+
     def redeliver(
         self,
         offset: int,
@@ -145,10 +158,14 @@ class QueueProgress:
         invisible_until_ms: int,
         client_id: str,
         auto_renew: bool,
+        counts: bool = True,
     ) -> int:
-        """Deliver an offset that is in flight once more; return which attempt this is."""
+        """Deliver an offset that is in flight once more; return which attempt this is.
+
+        It is another one, unless it does not count or the offset is suspended.
+        """
         entry = self._in_flight[offset]
-        entry.delivery_attempt += not entry.suspended
+        entry.delivery_attempt += counts and not entry.suspended
         entry.suspended = False
         entry.pop_time_ms, entry.invisible_until_ms = pop_time_ms, invisible_until_ms
         entry.client_id, entry.auto_renew = client_id, auto_renew

@@ -5,14 +5,15 @@ The payloads, all integers big-endian, strings UTF-8 behind their length:
     DEFINE       next offset i64, queue id u32, group length u16, topic length u16, group, topic
     DELIVER      next offset i64, pop time i64, invisible until i64, auto renew u8,
                  client id length u16, client id, then runs of offsets: start i64, count u16
-    REDELIVER    offset i64, pop time i64, invisible until i64, auto renew u8,
-                 client id length u16, client id
+    REDELIVER    offset i64, pop time i64, invisible until i64, flags u8,
+                 client id length u16, client id; flags: 1 auto renew, 2 no other attempt
     ACKNOWLEDGE  offsets, i64 each
     CHANGE       offset i64, pop time i64, invisible until i64, suspend u8
     RESET        next offset i64
     CLAMP        end i64
     DELETE       nothing
     WRAP         nothing
+    HOLD         next offset i64, then runs of offsets as in DELIVER
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _DELIVER: Final = Struct(">qqqBH")
 _RUN: Final = Struct(">qH")
 _CHANGE: Final = Struct(">qqqB")
 _OFFSET: Final = Struct(">q")
+_AUTO_RENEW: Final = 1
+_DOES_NOT_COUNT: Final = 2
 
 
 @final
@@ -51,6 +54,7 @@ class EntryKind(IntEnum):
     CLAMP = 7
     DELETE = 8
     WRAP = 9
+    HOLD = 10
 
 
 @final
@@ -106,22 +110,38 @@ def encode_delivery(
     client = client_id.encode()
     assert len(client) <= CLIENT_ID_BYTES_MAX
     head = _DELIVER.pack(next_offset, pop_time_ms, invisible_until_ms, auto_renew, len(client))
+    return head + client + _runs(offsets)
+
+
+def encode_hold(offsets: Sequence[int], *, next_offset: int) -> bytes:
+    """Return the payload of a HOLD entry; `offsets` ascend."""
+    assert len(offsets) <= DELIVERY_OFFSETS_MAX
+    return _OFFSET.pack(next_offset) + _runs(offsets)
+
+
+def _runs(offsets: Sequence[int]) -> bytes:
     count = len(offsets)
     # The usual delivery is one run: seen at once, because the offsets ascend.
     if count and offsets[-1] - offsets[0] == count - 1:
-        return head + client + _RUN.pack(offsets[0], count)
+        return _RUN.pack(offsets[0], count)
     starts = [i for i in range(count) if i == 0 or offsets[i] != offsets[i - 1] + 1]
-    runs = (_RUN.pack(offsets[i], j - i) for i, j in pairwise([*starts, count]))
-    return b"".join((head, client, *runs))
+    return b"".join(_RUN.pack(offsets[i], j - i) for i, j in pairwise([*starts, count]))
 
 
 def encode_redelivery(
-    offset: int, *, pop_time_ms: int, invisible_until_ms: int, client_id: str, auto_renew: bool
+    offset: int,
+    *,
+    pop_time_ms: int,
+    invisible_until_ms: int,
+    client_id: str,
+    auto_renew: bool,
+    counts: bool = True,
 ) -> bytes:
     """Return the payload of a REDELIVER entry."""
     client = client_id.encode()
     assert len(client) <= CLIENT_ID_BYTES_MAX
-    return _DELIVER.pack(offset, pop_time_ms, invisible_until_ms, auto_renew, len(client)) + client
+    flags = auto_renew * _AUTO_RENEW | (not counts) * _DOES_NOT_COUNT
+    return _DELIVER.pack(offset, pop_time_ms, invisible_until_ms, flags, len(client)) + client
 
 
 def encode_change(
@@ -157,9 +177,25 @@ def _apply_delivery(progress: QueueProgress, payload: bytes) -> None:
     next_offset, pop_time_ms, invisible_until_ms, auto_renew, client_bytes = _DELIVER.unpack_from(
         payload
     )
-    runs = payload[_DELIVER.size + client_bytes :]
     if len(payload) < _DELIVER.size + client_bytes:
         raise EntryError("DELIVER has the wrong length")
+    progress.deliver(
+        _new_offsets(progress, payload[_DELIVER.size + client_bytes :], next_offset),
+        next_offset=next_offset,
+        pop_time_ms=pop_time_ms,
+        invisible_until_ms=invisible_until_ms,
+        client_id=payload[_DELIVER.size : _DELIVER.size + client_bytes].decode(),
+        auto_renew=bool(auto_renew),
+    )
+
+
+def _apply_hold(progress: QueueProgress, payload: bytes) -> None:
+    (next_offset,) = _OFFSET.unpack_from(payload)
+    offsets = _new_offsets(progress, payload[_OFFSET.size :], next_offset)
+    progress.hold(offsets, next_offset=next_offset)
+
+
+def _new_offsets(progress: QueueProgress, runs: bytes, next_offset: int) -> list[int]:
     offsets: list[int] = []
     end = progress.next_offset
     for start, count in _RUN.iter_unpack(runs):
@@ -171,20 +207,11 @@ def _apply_delivery(progress: QueueProgress, payload: bytes) -> None:
         offsets.extend(range(start, end))
     if next_offset < end:
         raise EntryError(f"next offset {next_offset} lies before what is delivered")
-    progress.deliver(
-        offsets,
-        next_offset=next_offset,
-        pop_time_ms=pop_time_ms,
-        invisible_until_ms=invisible_until_ms,
-        client_id=payload[_DELIVER.size : _DELIVER.size + client_bytes].decode(),
-        auto_renew=bool(auto_renew),
-    )
+    return offsets
 
 
 def _apply_redelivery(progress: QueueProgress, payload: bytes) -> None:
-    offset, pop_time_ms, invisible_until_ms, auto_renew, client_bytes = _DELIVER.unpack_from(
-        payload
-    )
+    offset, pop_time_ms, invisible_until_ms, flags, client_bytes = _DELIVER.unpack_from(payload)
     client = payload[_DELIVER.size :]
     if len(client) != client_bytes:
         raise EntryError("REDELIVER has the wrong length")
@@ -193,7 +220,8 @@ def _apply_redelivery(progress: QueueProgress, payload: bytes) -> None:
         pop_time_ms=pop_time_ms,
         invisible_until_ms=invisible_until_ms,
         client_id=client.decode(),
-        auto_renew=bool(auto_renew),
+        auto_renew=bool(flags & _AUTO_RENEW),
+        counts=not flags & _DOES_NOT_COUNT,
     )
 
 
@@ -237,4 +265,5 @@ _APPLY: Final[Mapping[int, Callable[[QueueProgress, bytes], None]]] = {
     EntryKind.CHANGE: _apply_change,
     EntryKind.RESET: _apply_reset,
     EntryKind.CLAMP: _apply_clamp,
+    EntryKind.HOLD: _apply_hold,
 }

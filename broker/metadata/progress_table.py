@@ -37,6 +37,7 @@ from commitbus.broker.metadata.progress_entries import (
     encode_change,
     encode_definition,
     encode_delivery,
+    encode_hold,
     encode_offset,
     encode_redelivery,
 )
@@ -242,6 +243,22 @@ class ProgressTable:
             )
             self._record(EntryKind.DELIVER, progress, payload)
 
+    def hold(self, progress: QueueProgress, offsets: Sequence[int], *, next_offset: int) -> None:
+        """Keep new offsets back for their turn and go on at `next_offset`.
+
+        `offsets` are as those of `deliver`. `redeliver` delivers one of them the first time.
+
+        Raises:
+            StateWriteError: The journal is full and cannot be saved; nothing changed.
+        """
+        assert progress.next_offset <= next_offset
+        assert not offsets or progress.next_offset <= offsets[0] <= offsets[-1] < next_offset
+        payload = encode_hold(offsets, next_offset=next_offset)
+        self._make_room(len(payload))
+        with self._lock:
+            progress.hold(offsets, next_offset=next_offset)
+            self._record(EntryKind.HOLD, progress, payload)
+
     def redeliver(
         self,
         progress: QueueProgress,
@@ -251,8 +268,11 @@ class ProgressTable:
         invisible_until_ms: int,
         client_id: str,
         auto_renew: bool,
+        counts: bool = True,
     ) -> int:
         """Deliver an offset that is in flight once more; return which attempt this is.
+
+        It is another one, unless it does not count or the offset is suspended.
 
         Raises:
             StateWriteError: The journal is full and cannot be saved; nothing changed.
@@ -264,6 +284,7 @@ class ProgressTable:
             invisible_until_ms=invisible_until_ms,
             client_id=client_id,
             auto_renew=auto_renew,
+            counts=counts,
         )
         self._make_room(len(payload))
         with self._lock:
@@ -273,6 +294,7 @@ class ProgressTable:
                 invisible_until_ms=invisible_until_ms,
                 client_id=client_id,
                 auto_renew=auto_renew,
+                counts=counts,
             )
             self._record(EntryKind.REDELIVER, progress, payload)
         return attempt

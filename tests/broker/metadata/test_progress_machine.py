@@ -98,6 +98,18 @@ class ProgressTableMachine(RuleBasedStateMachine):
         model.next_offset = at
         model.in_flight |= {o: Entry(self.now, self.now + duration) for o in offsets}
 
+    @rule(key=KEYS, gaps=st.lists(st.integers(0, 1), max_size=5))
+    def hold(self, key: Key, gaps: list[int]) -> None:
+        progress, model = self._progress(key), self.models[key]
+        offsets, at = [], model.next_offset
+        for gap in gaps:
+            model.acknowledged |= set(range(at, at + gap))
+            offsets.append(at + gap)
+            at += gap + 1
+        self.table.hold(progress, offsets, next_offset=at)
+        model.next_offset = at
+        model.in_flight |= {o: Entry(0, 0, attempt=0, client_id="") for o in offsets}
+
     @rule(key=KEYS, offsets=st.lists(st.integers(0, 60), max_size=8))
     def acknowledge(self, key: Key, offsets: list[int]) -> None:
         progress, model = self._progress(key), self.models[key]
@@ -120,14 +132,14 @@ class ProgressTableMachine(RuleBasedStateMachine):
         entry = model.in_flight[offset]
         entry.pop_time_ms, entry.until_ms, entry.suspended = self.now, until, suspend
 
-    @rule(key=KEYS, passed=st.integers(0, 9), duration=st.integers(0, 9))
-    def redeliver_what_expired(self, key: Key, passed: int, duration: int) -> None:
+    @rule(key=KEYS, passed=st.integers(0, 9), duration=st.integers(0, 9), counts=st.booleans())
+    def redeliver_what_expired(self, key: Key, passed: int, duration: int, *, counts: bool) -> None:
         self.now += passed
         progress, model = self._progress(key), self.models[key]
         for found in progress.expired(self.now, 3):
             entry = model.in_flight[found.offset]
             assert entry.until_ms <= self.now
-            entry.attempt += not entry.suspended
+            entry.attempt += counts and not entry.suspended
             entry.suspended = False
             entry.pop_time_ms, entry.until_ms = self.now, self.now + duration
             entry.client_id = "another"
@@ -138,6 +150,7 @@ class ProgressTableMachine(RuleBasedStateMachine):
                 invisible_until_ms=self.now + duration,
                 client_id="another",
                 auto_renew=True,
+                counts=counts,
             )
             assert attempt == entry.attempt
 
@@ -170,9 +183,10 @@ class ProgressTableMachine(RuleBasedStateMachine):
     def run_around_the_ring(self, count: int) -> None:
         key, model = next((k, m) for k, m in self.models.items() if m.in_flight)
         offset = min(model.in_flight)
+        attempt = model.in_flight[offset].attempt
         for n in range(count):
             self.change(key, 0, duration=n % 10, suspend=False)
-        assert model.in_flight[offset].attempt >= 1
+        assert model.in_flight[offset].attempt == attempt
 
     @rule()
     def save(self) -> None:
