@@ -16,13 +16,11 @@ from commitbus.broker.admin.attributes import (
 from commitbus.broker.admin.context import AdminContext, refuse
 from commitbus.broker.metadata.documents import DocumentError, from_strings
 from commitbus.broker.metadata.names import IllegalNameError, is_system_topic, validate_topic
-from commitbus.broker.metadata.topics import TopicConfig, decode_topic, encode_topic
+from commitbus.broker.metadata.topics import QUEUES_MAX, TopicConfig, decode_topic, encode_topic
 from commitbus.broker.queue_times import store_timestamp
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.commitlog.types import QueueOffset
 
-QUEUES_MAX: Final = 1024
-"""Of one topic. Every client is told of each of them whenever it asks for the route."""
 PERM_MAX: Final = 7
 
 # Field of the request to its name in RocketMQ's topics.json, by which it is checked.

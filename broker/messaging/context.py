@@ -21,8 +21,9 @@ from commitbus.broker.messaging.long_polling import LongPolling
 from commitbus.broker.messaging.questions import Questions
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.metadata_store import MetadataStore
+from commitbus.broker.metadata.names import dead_letter_topic, group_of_topic
 from commitbus.broker.metadata.progress_table import ProgressTable
-from commitbus.broker.metadata.topics import TopicConfig
+from commitbus.broker.metadata.topics import QUEUES_MAX, TopicConfig
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.clock import Clock
 from commitbus.flush.policy import FlushMode
@@ -83,6 +84,9 @@ class MessagingContext:
     async def topic(self, name: str) -> TopicConfig:
         """Return a topic, created now if that is allowed.
 
+        A group has a retry and a dead letter topic as soon as somebody asks for them, or a consumer
+        could not begin to wait for dead letters before there is one.
+
         Raises:
             TopicNotFoundError: there is no such topic and it may not be created.
             TooManyRequestsError: there are too many for clients to create one more.
@@ -90,11 +94,26 @@ class MessagingContext:
         """
         topic = self.metadata.topic(name)
         if topic is None:
-            if not self.config.auto_create_topics:
-                raise TopicNotFoundError(name)
+            config = self._new_topic(name)
             _check_room(len(self.metadata.topics()), f"topic {name}")
-            topic = await self.metadata.add_topic(TopicConfig(name))
+            topic = await self.metadata.add_topic(config)
         return topic
+
+    def _new_topic(self, name: str) -> TopicConfig:
+        """Return the settings of a topic that is created because a client names it.
+
+        Raises:
+            TopicNotFoundError: it may not be created.
+        """
+        owner = group_of_topic(name)
+        if owner is None and self.config.auto_create_topics:
+            return TopicConfig(name)
+        group = self.metadata.group(owner) if owner else None
+        if group is None:
+            raise TopicNotFoundError(name)
+        queues = 1 if name == dead_letter_topic(group.name) else group.retry_queue_nums
+        queues = min(max(queues, 1), QUEUES_MAX)
+        return TopicConfig(name, read_queue_nums=queues, write_queue_nums=queues)
 
     async def group(self, name: str) -> GroupConfig:
         """Return a consumer group, created at its first use.

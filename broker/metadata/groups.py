@@ -68,7 +68,7 @@ class ExponentialBackoff:
     def delay_ms(self, reconsume_times: int) -> int:
         """Return when a message is delivered again, to its consumers and to the broker alike."""
         # RocketMQ's bound, which keeps the power small.
-        return min(self.initial_ms * self.multiplier ** min(reconsume_times, 32), self.max_ms)
+        return min(self.initial_ms * int(self.multiplier ** min(reconsume_times, 32)), self.max_ms)
 
 
 Backoff = CustomizedBackoff | ExponentialBackoff

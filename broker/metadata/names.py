@@ -67,14 +67,20 @@ def _check(what: str, name: str, alphabet: re.Pattern[str], shown: str, length_m
 def validate_topic(name: str) -> None:
     """Check a topic's name as a client or an operator gives it.
 
-    Retry and dead letter topics may be longer than others, because they carry a group's name.
-    Whether the topic is reserved is another question: see `is_system_topic`.
+    Retry and dead letter topics may be longer than others, because they carry a group's name; a
+    retry topic may carry its topic's name as well. Whether the topic is reserved is another
+    question: see `is_system_topic`.
 
     Raises:
-        IllegalNameError: It is empty, too long, or has a character outside `[%|a-zA-Z0-9_-]`.
+        IllegalNameError: It is empty, too long, has a character outside `[%|a-zA-Z0-9_-]`, or ends
+            where a group's name should begin.
     """
-    derived = name.startswith((RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX))
-    length_max = STORED_TOPIC_LENGTH_MAX if derived else TOPIC_LENGTH_MAX
+    length_max = TOPIC_LENGTH_MAX
+    for prefix in (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX):
+        if name.startswith(prefix):
+            length_max = STORED_TOPIC_LENGTH_MAX
+            if name == prefix:
+                raise IllegalNameError("topic", name, "a group's name must follow")
     _check("topic", name, _NAME, "[%|a-zA-Z0-9_-]", length_max)
 
 
@@ -123,3 +129,11 @@ def is_system_topic(name: str) -> bool:
 def dead_letter_topic(group: str) -> str:
     """Return the topic that takes the messages a group could not consume."""
     return DEAD_LETTER_TOPIC_PREFIX + group
+
+
+def group_of_topic(name: str) -> str | None:
+    """Return the group whose retry or dead letter topic this is; None for any other topic."""
+    for prefix in (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix)
+    return None

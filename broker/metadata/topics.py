@@ -25,6 +25,9 @@ PERM_READ: Final = 4
 STORED_QUEUES_MAX: Final = 65_536
 """Of one topic in a file that RocketMQ wrote: every receive looks at each of them."""
 
+QUEUES_MAX: Final = 1024
+"""Of one topic. Every client is told of each of them whenever it asks for the route."""
+
 MESSAGE_TYPE_ATTRIBUTE: Final = "message.type"
 LITE_EXPIRATION_ATTRIBUTE: Final = "lite.topic.expiration"
 

@@ -125,6 +125,25 @@ def test_a_route_creates_the_topic_where_that_is_allowed(run: Run) -> None:
     run(scenario, auto_create_topics=True)
 
 
+def test_a_group_has_a_retry_and_a_dead_letter_topic_when_somebody_asks(run: Run) -> None:
+    """A consumer may wait for dead letters before there is one. Other groups' do not exist."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.group("Wide", retry_queue_nums=3)
+        for topic, queues in (("%DLQ%Wide", 1), ("%RETRY%Wide", 3)):
+            response = await route(bus, topic)
+            assert response.status.code == pb.OK
+            assert [queue.id for queue in response.message_queues] == list(range(queues))
+            assert list(response.message_queues[0].accept_message_types) == [pb.NORMAL]
+        for topic in ("%DLQ%Nobody", "%RETRY%Nobody", "%RETRY%Wide_T"):
+            assert (await route(bus, topic)).status.code == pb.TOPIC_NOT_FOUND
+        for topic in ("%DLQ%", "%RETRY%"):
+            assert (await route(bus, topic)).status.code == pb.ILLEGAL_TOPIC
+
+    run(scenario)
+    run(scenario, auto_create_topics=True)
+
+
 def test_an_assignment_names_the_whole_broker_or_each_queue_of_an_orderly_group(run: Run) -> None:
     """Balancing is done by receiving."""
 

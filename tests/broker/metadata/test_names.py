@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from commitbus.broker.metadata.names import (
     IllegalNameError,
     dead_letter_topic,
+    group_of_topic,
     is_system_topic,
     validate_group,
     validate_stored_group,
@@ -97,3 +98,15 @@ def test_a_stored_topic_is_always_one_directory_name(name: str) -> None:
     assert path.parent == Path("/store/consumequeue")
     assert path.name == name
     assert len(name.encode()) <= 255
+
+
+def test_a_derived_topic_belongs_to_a_group() -> None:
+    assert group_of_topic(dead_letter_topic("G")) == "G"
+    assert group_of_topic("%RETRY%G") == "G"
+    assert group_of_topic("G") is None
+
+
+@pytest.mark.parametrize("name", ["%RETRY%", "%DLQ%"])
+def test_a_derived_topic_of_no_group_is_refused(name: str) -> None:
+    with pytest.raises(IllegalNameError, match="a group's name must follow"):
+        validate_topic(name)
