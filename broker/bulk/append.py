@@ -27,7 +27,7 @@ from commitbus.broker.messaging.errors import (
     MessageTypeConflictError,
 )
 from commitbus.broker.messaging.message_codec import TIMESTAMP_MS_MAX, peer_host
-from commitbus.broker.messaging.send import next_queue
+from commitbus.broker.messaging.queue_choice import next_queue
 from commitbus.broker.messaging.validate import topic_name
 from commitbus.broker.metadata.topics import MessageType, TopicConfig
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode

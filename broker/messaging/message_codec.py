@@ -9,6 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from commitbus.broker.messaging import properties as names
 from commitbus.broker.messaging.validate import CheckedMessage
+from commitbus.broker.metadata.topics import MessageType
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.record_format import encode_properties, offset_message_id
 from commitbus.commitlog.types import Host, OutgoingMessage, Record
@@ -59,7 +60,7 @@ def to_outgoing(
         peer: the producer's address and port, stored as the born host.
         now_ms: the born time of a message that says none, or none that can be.
     """
-    _, message_id, body, tag, keys, trace_context, user_properties, system = message
+    message_type, message_id, body, tag, keys, trace_context, user_properties, system = message
     born = system.born_timestamp
     born_ms = born.seconds * 1000 + born.nanos // 1_000_000
     if not 0 < born_ms <= TIMESTAMP_MS_MAX:
@@ -76,9 +77,14 @@ def to_outgoing(
         text += f"{names.KEYS}\1{keys}\2"
     if trace_context:
         text += f"{names.TRACE_CONTEXT}\1{trace_context}\2"
+    message_group = "" if message_type is MessageType.NORMAL else system.message_group
+    if message_group:
+        text += f"{names.SHARDING_KEY}\1{message_group}\2"
     for name, value in user_properties.items() if user_properties else ():
         # All other names that are written here are reserved.
-        if name != names.TRACE_CONTEXT or not trace_context:
+        if (name != names.TRACE_CONTEXT or not trace_context) and (
+            name != names.SHARDING_KEY or not message_group
+        ):
             text += f"{name}\1{value}\2"
     sys_flag = SYS_FLAG_COMPRESSED if system.body_encoding == pb.GZIP else 0
     properties = common + text.encode()

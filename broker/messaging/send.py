@@ -10,10 +10,10 @@ from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.durability import Durability
 from commitbus.broker.messaging.errors import (
     MessageTypeConflictError,
-    NotPermittedError,
     UnsupportedFeatureError,
 )
 from commitbus.broker.messaging.message_codec import to_outgoing
+from commitbus.broker.messaging.queue_choice import choose_queue
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.messaging.validate import (
     MESSAGES_MAX,
@@ -28,6 +28,8 @@ from commitbus.broker.rpc.method import Later
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.rpc.proto.wire_format import key_of, length, varint
 from commitbus.commitlog.types import AppendResult, PhysicalOffset
+
+_SUPPORTED: Final = (MessageType.NORMAL, MessageType.FIFO)
 
 _OK: Final = pb.SendMessageResponse(status=ok()).SerializeToString()
 _ENTRIES: Final = key_of(pb.SendMessageResponse, "entries")
@@ -98,7 +100,7 @@ def _append(
     for message in messages:
         _check_type(topic, message.type)
     context.durability.check_room()
-    queue_id = next_queue(context, topic)
+    queue_id = choose_queue(context, topic, messages)
     name, cluster, peer = topic.name, context.config.cluster_name, call.peer
     outgoing, body_bytes = [], 0
     for message in messages:
@@ -129,15 +131,5 @@ def _check_type(topic: TopicConfig, message_type: MessageType) -> None:
     expected = topic.message_type
     if expected is not message_type and expected is not MessageType.MIXED:
         raise MessageTypeConflictError(topic.name, expected, message_type)
-    if message_type is not MessageType.NORMAL:
+    if message_type not in _SUPPORTED:
         raise UnsupportedFeatureError(f"{message_type} messages are not supported yet")
-
-
-def next_queue(context: MessagingContext, topic: TopicConfig) -> int:
-    """Return the queues of a topic in turn."""
-    count = topic.write_queue_nums if topic.writable else 0
-    if count == 0:
-        raise NotPermittedError(f"topic {topic.name} has no writable queue")
-    queue_id = context.next_queue.get(topic.name, 0) % count
-    context.next_queue[topic.name] = queue_id + 1
-    return queue_id

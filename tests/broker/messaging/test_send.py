@@ -156,7 +156,7 @@ def test_what_is_wrong_with_the_topic_is_said_last(run: Run, message: Make) -> N
 
 @pytest.mark.parametrize(
     ("type_", "field", "value"),
-    [("FIFO", "message_group", "g"), ("LITE", "lite_topic", "l"), ("PRIORITY", "priority", 3)],
+    [("LITE", "lite_topic", "l"), ("PRIORITY", "priority", 3)],
 )
 def test_other_kinds_of_message_are_refused_clearly(
     run: Run, message: Make, type_: str, field: str, value: object
