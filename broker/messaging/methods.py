@@ -73,7 +73,7 @@ def messaging_methods(context: MessagingContext) -> list[Method]:
             kind=MethodKind.UNARY,
             request_type=request_type,
             response_type=response_type,
-            handler=_answering(context, handler, response_type),
+            handler=answering(partial(handler, context), response_type),
             # A batch of messages may be large, nothing else.
             max_request_bytes=MAX_MESSAGE_BYTES if name == "SendMessage" else REQUEST_BYTES_MAX,
         )
@@ -98,15 +98,16 @@ def messaging_methods(context: MessagingContext) -> list[Method]:
     ]
 
 
-def _answering(
-    context: MessagingContext, handler: UnaryHandler, response_type: type[Message]
+def answering(
+    handler: Callable[[Any, Call], Response | Later | Awaitable[Response]],
+    response_type: type[Message],
 ) -> Handler:
     """Return the handler as a transport calls it: a refusal is the status of the response."""
     settled = partial(_settled, response_type)
 
     def answer(request: Message, call: Call) -> Response | Later | Awaitable[Response]:
         try:
-            answer = handler(context, request, call)
+            answer = handler(request, call)
         except REFUSALS as error:
             return _refusal(response_type, error)
         if isinstance(answer, (bytes, Message)):
@@ -134,7 +135,7 @@ async def _awaited(answer: Awaitable[Response], response_type: type[Message]) ->
 
 
 def _refusal(response_type: type[Message], error: Exception) -> Message:
-    # Every response of this service has a status, which no base class says.
+    # Every response has a status, which no base class says.
     return cast("Callable[..., Message]", response_type)(status=status_of(error))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Final
 
@@ -62,7 +62,7 @@ def send_message(
     topic = context.metadata.topic(name)
     if topic is None:
         return _send_to_new_topic(context, name, checked, call)
-    results = _append(context, topic, checked, call, now_ms)
+    results = append(context, topic, checked, call.peer, now_ms)
     durability, end_offset = context.durability, results[-1].end_offset
     response = _response(checked, results)
     if durability.reached(end_offset):
@@ -74,7 +74,7 @@ async def _send_to_new_topic(
     context: MessagingContext, name: str, messages: list[CheckedMessage], call: Call
 ) -> bytes:
     topic = await context.topic(name)
-    results = _append(context, topic, messages, call, context.clock.now_ms())
+    results = append(context, topic, messages, call.peer, context.clock.now_ms())
     await context.durability.wait(results[-1].end_offset)
     return _response(messages, results)
 
@@ -90,18 +90,35 @@ def _once_durable(durability: Durability, end_offset: PhysicalOffset, response: 
     return answer
 
 
-def _append(
+def append(
     context: MessagingContext,
     topic: TopicConfig,
-    messages: list[CheckedMessage],
-    call: Call,
+    messages: Sequence[CheckedMessage],
+    peer: str,
     now_ms: int,
+    *,
+    queue_id: int | None = None,
 ) -> list[AppendResult]:
+    """Store messages, all or none, in a queue of their topic; they are not durable yet.
+
+    Args:
+        context: the broker.
+        topic: where they belong.
+        messages: at least one.
+        peer: where they come from.
+        now_ms: the time.
+        queue_id: a writable queue; None: the one that the broker chooses.
+
+    Raises:
+        RequestError: the topic does not take messages of this type, or none at all.
+        StoreError: the store could not take them.
+    """
     for message in messages:
         _check_type(topic, message.type)
     context.durability.check_room()
-    queue_id = choose_queue(context, topic, messages)
-    name, cluster, peer = topic.name, context.config.cluster_name, call.peer
+    if queue_id is None:
+        queue_id = choose_queue(context, topic, messages)
+    name, cluster = topic.name, context.config.cluster_name
     outgoing, body_bytes = [], 0
     for message in messages:
         body_bytes += len(message.body)
