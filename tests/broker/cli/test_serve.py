@@ -23,8 +23,11 @@ from commitbus.broker.cli.main import main
         (("--store", "broker.toml"), "is not a store: it is a file"),
         (("--config", "missing.toml"), "missing.toml: --config: cannot be read"),
         (("--metrics-port", "70000"), "metrics_port: must be a port"),
-        (("--tls-certificate", "server.pem"), "tls_certificate: needs transport = trio"),
-        (("--transport", "trio", "--tls-key", "server.key"), "tls_key: lacks tls_certificate"),
+        (
+            ("--transport", "grpcio", "--tls-certificate", "server.pem"),
+            "tls_certificate: needs transport = trio",
+        ),
+        (("--tls-key", "server.key"), "tls_key: lacks tls_certificate"),
     ],
 )
 def test_a_start_that_fails_says_why(
