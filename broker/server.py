@@ -23,6 +23,7 @@ import trio
 from commitbus.broker.address import join_host_port
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.methods import admin_methods
+from commitbus.broker.admin.v2.methods import admin_v2_methods
 from commitbus.broker.bulk.methods import bulk_methods
 from commitbus.broker.config import BrokerConfig, Transport
 from commitbus.broker.messaging.context import MessagingContext
@@ -106,7 +107,12 @@ async def _serve_until(
     """Take calls until `stop` is set; return when the last one is answered."""
     state, config = context.messaging, context.config
     latency = RpcLatency()
-    methods = [*messaging_methods(state), *admin_methods(context), *bulk_methods(state)]
+    methods = [
+        *messaging_methods(state),
+        *admin_v2_methods(context),
+        *admin_methods(context),
+        *bulk_methods(state),
+    ]
     if config.metrics_port >= 0:
         methods = timed_methods(methods, latency)
     async with _metrics(state, latency) as metrics_endpoint, trio.open_nursery() as transports:

@@ -14,13 +14,12 @@ from commitbus.broker.admin.attributes import (
     changed_attributes,
 )
 from commitbus.broker.admin.context import AdminContext, refuse
+from commitbus.broker.admin.lag import QueueLag, queue_lags, stored_at_ms, topics_of
 from commitbus.broker.metadata.documents import DocumentError, JsonObject, from_strings
 from commitbus.broker.metadata.groups import GroupConfig, decode_group, encode_group
 from commitbus.broker.metadata.names import IllegalNameError, validate_group
-from commitbus.broker.queue_times import store_timestamp
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
-from commitbus.commitlog.types import QueueOffset
 
 # Field of the messages to its name in RocketMQ's subscriptionGroup.json, by which it is checked.
 _FIELDS: Final = {
@@ -100,46 +99,26 @@ async def get_consumer_progress(
     _check_known(context, request.group)
     if request.topic:
         context.existing_topic(request.topic)
-    topics = {topic for (group, topic, _), _ in context.progress.items() if group == request.group}
-    queues = [
-        _queue(context, request.group, topic, queue_id)
-        for topic in sorted(topics)
-        if request.topic in ("", topic)
-        for queue_id in _queue_ids(context, topic)
-    ]
-    await trio.to_thread.run_sync(_fill_last_times, context, queues)
-    return pb.ConsumerProgress(queues=queues, consume_tps=context.rates.consume_tps(request.group))
+    topics = [t for t in topics_of(context, request.group) if request.topic in ("", t)]
+    lags = queue_lags(context, request.group, topics)
+    rows = await trio.to_thread.run_sync(_rows, context, lags)
+    return pb.ConsumerProgress(queues=rows, consume_tps=context.rates.consume_tps(request.group))
 
 
-def _queue_ids(context: AdminContext, topic: str) -> range:
-    config = context.metadata.topic(topic)
-    return range(config.read_queue_nums if config else 0)
-
-
-def _queue(
-    context: AdminContext, group: str, topic: str, queue_id: int
-) -> pb.ConsumerProgress.Queue:
-    progress = context.progress.get(group, topic, queue_id)
-    row = pb.ConsumerProgress.Queue(
-        topic=topic,
-        queue_id=queue_id,
-        broker_offset=context.store.max_offset(topic, queue_id),
-        # Nothing of this queue was delivered yet: all that is stored lies ahead.
-        consumer_offset=context.store.min_offset(topic, queue_id),
-    )
-    if progress is not None:
-        row.consumer_offset = progress.committed_offset
-        row.inflight = progress.in_flight_count
-        row.client_ids.extend(sorted({held.client_id for held in progress.in_flight.values()}))
-    return row
-
-
-def _fill_last_times(context: AdminContext, queues: list[pb.ConsumerProgress.Queue]) -> None:
-    """Set the time of the last consumed message. Reads pages that may be cold: own thread."""
-    for queue in queues:
-        queue.last_time_ms = store_timestamp(
-            context.store, queue.topic, queue.queue_id, QueueOffset(queue.consumer_offset - 1)
+def _rows(context: AdminContext, lags: list[QueueLag]) -> list[pb.ConsumerProgress.Queue]:
+    """Return the rows of an answer. Reads pages that may be cold: own thread."""
+    return [
+        pb.ConsumerProgress.Queue(
+            topic=lag.topic,
+            queue_id=lag.queue_id,
+            broker_offset=lag.max_offset,
+            consumer_offset=lag.committed_offset,
+            inflight=lag.inflight,
+            last_time_ms=stored_at_ms(context, lag, lag.committed_offset - 1),
+            client_ids=lag.client_ids,
         )
+        for lag in lags
+    ]
 
 
 def _retry_policy(text: str) -> JsonObject:

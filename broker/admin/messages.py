@@ -8,16 +8,17 @@ from typing import Final
 import trio
 
 from commitbus.broker.admin.context import AdminContext, refuse
-from commitbus.broker.messaging.errors import RequestError
-from commitbus.broker.messaging.message_codec import to_outgoing
+from commitbus.broker.messaging.queue_choice import choose_queue
+from commitbus.broker.messaging.send import append
 from commitbus.broker.messaging.validate import check_message
-from commitbus.broker.metadata.topics import MessageType, TopicConfig
+from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
+from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
 from commitbus.commitlog.record_format import offset_message_id
-from commitbus.commitlog.types import QueueOffset, Record
+from commitbus.commitlog.types import AppendResult, QueueOffset, Record
 from commitbus.indexfile.index_format import KeyKind
 
 QUERY_MAX: Final = 64
@@ -35,27 +36,46 @@ async def query_messages(
         refuse("the key is empty")
     if request.max_count < 1:
         refuse(f"{request.max_count} messages at most: at least 1 is needed")
-    records = await trio.to_thread.run_sync(_records_by_key, context, request)
+    before = request.before_physical_offset if request.HasField("before_physical_offset") else None
+
+    def find() -> list[Record]:
+        return page_by_key(
+            context.store,
+            request.topic,
+            request.key,
+            KeyKind.TAG if request.kind == pb.TAG else KeyKind.KEY,
+            times_ms=(request.begin_ms, request.end_ms),
+            count=min(request.max_count, QUERY_MAX),
+            before=before,
+        )
+
+    records = await trio.to_thread.run_sync(find)
     return pb.QueryMessagesResponse(messages=[_message(record, b"") for record in records])
 
 
-def _records_by_key(context: AdminContext, request: pb.QueryMessagesRequest) -> list[Record]:
-    """Return the page that lies before `before_physical_offset`."""
-    wanted = min(request.max_count, QUERY_MAX)
-    kind = KeyKind.TAG if request.kind == pb.TAG else KeyKind.KEY
-    examined = wanted
+def page_by_key(
+    store: MessageStore,
+    topic: str,
+    key: str,
+    kind: KeyKind,
+    *,
+    times_ms: tuple[int, int],
+    count: int,
+    before: int | None,
+) -> list[Record]:
+    """Return the newest messages with a key, of those before a physical offset if one is given.
+
+    Messages too far behind that one are not found. May wait for a disk.
+    """
+    examined = count
     while True:
-        records = context.store.query_by_key(
-            request.topic, request.key, request.begin_ms, request.end_ms, examined, kind=kind
-        )
-        page = records
-        if request.HasField("before_physical_offset"):
-            before = request.before_physical_offset
+        records = page = store.query_by_key(topic, key, *times_ms, examined, kind=kind)
+        if before is not None:
             page = [record for record in records if record.physical_offset < before]
         # The index knows time, not pages: what the pages before held is read again and skipped.
-        if len(page) >= wanted or len(records) < examined or examined >= _EXAMINED_MAX:
-            return page[:wanted]
-        examined *= 4
+        if len(page) >= count or len(records) < examined or examined >= _EXAMINED_MAX:
+            return page[:count]
+        examined = min(examined * 4, _EXAMINED_MAX)
 
 
 async def get_message(
@@ -112,33 +132,19 @@ async def send_message(
     context: AdminContext, request: pb.SendMessageRequest
 ) -> pb.SendMessageResponse:
     """Append a message, under the limits that hold for producers."""
-    messaging = context.messaging
     topic = context.existing_topic(request.topic)
-    queue_id = _queue_to_send_to(topic, request)
-    now_ms = messaging.clock.now_ms()
+    if request.HasField("queue_id") and not 0 <= request.queue_id < topic.write_queue_nums:
+        refuse(
+            f"topic {topic.name!r} has the queues 0 to {topic.write_queue_nums - 1}, "
+            f"not {request.queue_id}"
+        )
     message = v2.Message(body=request.body)
     message.topic.name = request.topic
-    message.system_properties.message_id = f"01{secrets.token_hex(16).upper()}"
+    message.system_properties.message_id = new_message_id()
     message.system_properties.tag = request.tags
     message.system_properties.keys.extend(request.keys.split())
-    try:
-        checked = check_message(
-            message, max_body_bytes=context.config.max_body_bytes, now_ms=now_ms
-        )
-        messaging.durability.check_room()
-        outgoing = to_outgoing(
-            checked,
-            topic=request.topic,
-            queue_id=queue_id,
-            cluster=context.config.cluster_name,
-            peer="",
-            now_ms=now_ms,
-        )
-        result = context.store.put(outgoing)
-        await messaging.durability.wait(result.end_offset)
-    except RequestError as error:
-        refuse(error)
-    messaging.counters.count_sent(request.topic, 1, len(request.body))
+    queue_id = request.queue_id if request.HasField("queue_id") else None
+    queue_id, result = await store_message(context, topic, message, queue_id=queue_id)
     return pb.SendMessageResponse(
         broker_name=context.config.broker_name,
         queue_id=queue_id,
@@ -148,16 +154,33 @@ async def send_message(
     )
 
 
-def _queue_to_send_to(topic: TopicConfig, request: pb.SendMessageRequest) -> int:
-    if topic.message_type not in (MessageType.NORMAL, MessageType.MIXED):
-        refuse(f"topic {topic.name!r} takes {topic.message_type} messages, this one is NORMAL")
-    if not topic.writable:
-        refuse(f"topic {topic.name!r} may not be written to")
-    count = topic.write_queue_nums
-    queue_id = request.queue_id if request.HasField("queue_id") else secrets.randbelow(count)
-    if not 0 <= queue_id < count:
-        refuse(f"topic {topic.name!r} has the queues 0 to {count - 1}, not {queue_id}")
-    return queue_id
+def new_message_id() -> str:
+    """Return an id like those that clients give."""
+    return f"01{secrets.token_hex(16).upper()}"
+
+
+async def store_message(
+    context: AdminContext,
+    topic: TopicConfig,
+    message: v2.Message,
+    *,
+    peer: str = "",
+    queue_id: int | None = None,
+) -> tuple[int, AppendResult]:
+    """Store a message under the limits that hold for producers; return where once it is durable.
+
+    Raises:
+        RequestError: it, or the topic, breaks one.
+        StoreError: it could not be stored.
+    """
+    messaging = context.messaging
+    now_ms = messaging.clock.now_ms()
+    checked = check_message(message, max_body_bytes=context.config.max_body_bytes, now_ms=now_ms)
+    chosen = choose_queue(messaging, topic, [checked])
+    queue_id = chosen if queue_id is None else queue_id
+    (result,) = append(messaging, topic, [checked], peer, now_ms, queue_id=queue_id)
+    await messaging.durability.wait(result.end_offset)
+    return queue_id, result
 
 
 def _message(record: Record, body: bytes) -> pb.Message:

@@ -9,6 +9,8 @@ from google.protobuf.message import Message
 
 from commitbus.broker.admin import cluster, groups, messages, topics
 from commitbus.broker.admin.context import AdminContext
+from commitbus.broker.messaging.errors import RequestError
+from commitbus.broker.messaging.status import status_of
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rpc.call import Call, RpcError, StatusCode
 from commitbus.broker.rpc.method import Method, MethodKind
@@ -16,6 +18,14 @@ from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.commitlog.errors import StoreError
 
 _SERVICE: Final = "/commitbus.admin.v1.Admin/"
+
+_REFUSALS: Final = {
+    403: StatusCode.FAILED_PRECONDITION,
+    404: StatusCode.NOT_FOUND,
+    428: StatusCode.FAILED_PRECONDITION,
+    429: StatusCode.RESOURCE_EXHAUSTED,
+}
+"""By a hundredth of the protocol's code: this service refuses by gRPC's own ones."""
 
 Handler = Callable[[AdminContext, Any], Awaitable[Message]]
 
@@ -61,6 +71,10 @@ def _answering(
     async def answer(request: Message, _call: Call) -> Message:
         try:
             return await handler(context, request)
+        except RequestError as error:
+            status = status_of(error)
+            code = _REFUSALS.get(status.code // 100, StatusCode.INVALID_ARGUMENT)
+            raise RpcError(code, status.message) from None
         except StateWriteError as error:
             raise RpcError(StatusCode.UNAVAILABLE, str(error)) from None
         except StoreError as error:

@@ -397,13 +397,14 @@ class ProgressTable:
         """
         self._delete([item for item in self.items() if item[0][0] == group])
 
-    def delete_topic(self, topic: str) -> None:
-        """Forget all progress in a topic.
+    def delete_topic(self, topic: str, *, group: str | None = None) -> None:
+        """Forget all progress in a topic, or that of one group.
 
         Raises:
             StateWriteError: The journal is full and cannot be saved; the rest is still there.
         """
-        self._delete([item for item in self.items() if item[0][1] == topic])
+        items = [item for item in self.items() if item[0][1] == topic]
+        self._delete([item for item in items if group in (None, item[0][0])])
 
     def save(self) -> None:
         """Save to SQLite what has changed, and wait for it.

@@ -1,0 +1,125 @@
+"""What an operator asks a consumer: by its telemetry stream, or what the broker knows of it."""
+
+from __future__ import annotations
+
+import trio
+
+from commitbus.broker.admin.context import AdminContext
+from commitbus.broker.admin.v2.messages import message_by_id
+from commitbus.broker.admin.v2.names import known_group, known_topic, time_for_answer_s
+from commitbus.broker.messaging.clients import Client
+from commitbus.broker.messaging.errors import ClientNotConnectedError
+from commitbus.broker.messaging.status import ok
+from commitbus.broker.metadata.fifo_lock import client_of
+from commitbus.broker.metadata.progress import InFlight
+from commitbus.broker.metadata.progress_store import Key
+from commitbus.broker.rpc.call import Call
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+
+
+async def print_thread_stack_trace(
+    context: AdminContext, request: pb.PrintThreadStackTraceRequest, call: Call
+) -> pb.PrintThreadStackTraceResponse:
+    """Return what a consumer's threads are doing, and the status that it answers with.
+
+    Raises:
+        RequestError: there is no such group or client, or it does not answer.
+    """
+
+    def question(nonce: str) -> pb.TelemetryCommand:
+        command = pb.PrintThreadStackTraceCommand(nonce=nonce)
+        return pb.TelemetryCommand(print_thread_stack_trace_command=command)
+
+    client = _consumer(context, request.group, request.client_id)
+    answer = await context.messaging.questions.ask(
+        client, question, timeout_s=time_for_answer_s(call)
+    )
+    trace = answer.thread_stack_trace
+    return pb.PrintThreadStackTraceResponse(
+        status=_status(answer),
+        thread_stack_trace=trace.thread_stack_trace
+        if trace.HasField("thread_stack_trace")
+        else None,
+    )
+
+
+async def verify_message(
+    context: AdminContext, request: pb.VerifyMessageRequest, call: Call
+) -> pb.VerifyMessageResponse:
+    """Have one consumer consume a message, whatever its group's progress; return what it says.
+
+    Raises:
+        RequestError: there is no such group, client, topic or message, or it does not answer.
+    """
+    client = _consumer(context, request.group, request.client_id)
+    topic = known_topic(context, request.topic)
+    message = await trio.to_thread.run_sync(
+        message_by_id, context.store, topic.name, request.message_id
+    )
+
+    def question(nonce: str) -> pb.TelemetryCommand:
+        command = pb.VerifyMessageCommand(nonce=nonce, message=message)
+        return pb.TelemetryCommand(verify_message_command=command)
+
+    answer = await context.messaging.questions.ask(
+        client, question, timeout_s=time_for_answer_s(call)
+    )
+    return pb.VerifyMessageResponse(status=_status(answer))
+
+
+def _status(answer: pb.TelemetryCommand) -> pb.Status:
+    return answer.status if answer.HasField("status") else ok()
+
+
+def _consumer(context: AdminContext, group: pb.Resource, client_id: str) -> Client:
+    name = known_group(context, group).name
+    client = context.messaging.clients.get(client_id)
+    if client is None or client.group != name:
+        raise ClientNotConnectedError(client_id)
+    return client
+
+
+def get_consumer_running_info(
+    context: AdminContext, request: pb.GetConsumerRunningInfoRequest, _call: Call
+) -> pb.GetConsumerRunningInfoResponse:
+    """Return what the broker knows of a consumer: the protocol has no question for the rest.
+
+    Raises:
+        RequestError: there is no such group or client.
+    """
+    client = _consumer(context, request.group, request.client_id)
+    info = pb.ConsumerRunningInfo(
+        properties={
+            "clientId": client.client_id,
+            "clientType": pb.ClientType.Name(client.kind),
+            "language": client.language,
+            "version": client.version,
+            "address": client.peer,
+            "hostname": client.introduction.hostname,
+        }
+    )
+    for topic, subscription in client.introduction.subscriptions.items():
+        expression = info.subscriptions[topic]
+        expression.type, expression.expression = subscription.kind, subscription.expression
+    for key, progress in context.progress.items():
+        if key[0] == client.group:
+            held = [
+                entry
+                for entry in progress.in_flight.values()
+                if entry.delivery_attempt and client_of(entry.client_id) == client.client_id
+            ]
+            if held:
+                info.message_queue_table.append(_queue(key, progress.committed_offset, held))
+    return pb.GetConsumerRunningInfoResponse(status=ok(), consumer_running_info=info)
+
+
+def _queue(key: Key, committed_offset: int, held: list[InFlight]) -> pb.MessageQueueItem:
+    """Return a queue of which the client holds messages."""
+    item = pb.MessageQueueItem()
+    _, item.message_queue.topic.name, item.message_queue.id = key
+    queue = item.process_queue_info
+    queue.commit_offset = committed_offset
+    queue.cached_msg_min_offset, queue.cached_msg_max_offset = held[0].offset, held[-1].offset
+    queue.cached_msg_count = len(held)
+    queue.last_pull_timestamp = max(entry.pop_time_ms for entry in held)
+    return item
