@@ -19,6 +19,7 @@ from commitbus.broker.messaging.errors import (
 )
 from commitbus.broker.messaging.long_polling import LongPolling
 from commitbus.broker.messaging.questions import Questions
+from commitbus.broker.messaging.queue_watch import QueueWatch
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.metadata.names import dead_letter_topic, group_of_topic
@@ -54,6 +55,7 @@ class MessagingContext:
         self.questions = Questions()
         self.counters = Counters()
         self.polls = LongPolling(clock)
+        self.watch = QueueWatch()
         self.durability = Durability(
             lambda: store.durable_watermark,
             needed=store.flush_mode is FlushMode.SYNC_FLUSH,
@@ -67,6 +69,7 @@ class MessagingContext:
         self.delivering_bytes = 0
         """Of messages that were taken and that their consumers have not read yet."""
         store.add_arrival_listener(self.polls.on_arrival)
+        store.add_arrival_listener(self.watch.on_arrival)
         store.add_durable_listener(self.durability.on_durable)
         store.add_failure_listener(self.durability.on_failure)
 
@@ -74,11 +77,13 @@ class MessagingContext:
         """Let the store's threads wake the tasks of the present trio run."""
         token = trio.lowlevel.current_trio_token()
         self.polls.attach(token)
+        self.watch.attach(token)
         self.durability.attach(token)
 
     def detach(self) -> None:
         """Undo `attach`, before the trio run ends."""
         self.polls.detach()
+        self.watch.detach()
         self.durability.detach()
 
     async def topic(self, name: str) -> TopicConfig:
@@ -168,6 +173,7 @@ class MessagingContext:
         self.first_queue = {key: at for key, at in self.first_queue.items() if key[1] != name}
         self.counters.forget(topic=name)
         self.polls.forget_topic(name)
+        self.watch.forget_topic(name)
 
     def forget_group(self, name: str) -> None:
         """Drop what is kept in memory about a group that was deleted."""

@@ -13,6 +13,7 @@ from commitbus.broker.messaging import (
     acks,
     dead_letters,
     offsets,
+    pull,
     receive,
     renewals,
     route,
@@ -87,6 +88,13 @@ def messaging_methods(context: MessagingContext) -> list[Method]:
             request_type=pb.ReceiveMessageRequest,
             response_type=pb.ReceiveMessageResponse,
             handler=partial(receive.receive_message, context),
+        ),
+        Method(
+            path=_SERVICE + "PullMessage",
+            kind=MethodKind.SERVER_STREAM,
+            request_type=pb.PullMessageRequest,
+            response_type=pb.PullMessageResponse,
+            handler=partial(pull.pull_message, context),
         ),
         Method(
             path=_SERVICE + "Telemetry",

@@ -116,9 +116,17 @@ def readable_queue(context: MessagingContext, queue: pb.MessageQueue) -> tuple[s
         NotPermittedError: nobody may read it.
         BadRequestError: it has no such queue.
     """
-    topic = context.readable_topic(topic_name(queue.topic))
-    if not 0 <= queue.id < topic.read_queue_nums:
-        raise BadRequestError(
-            f"topic {topic.name} has no queue {queue.id}: {topic.read_queue_nums} can be read"
-        )
-    return topic.name, queue.id
+    topic = topic_name(queue.topic)
+    check_readable(context, topic, queue.id)
+    return topic, queue.id
+
+
+def check_readable(context: MessagingContext, topic: str, queue_id: int) -> None:
+    """Check that there is such a queue, and that it can be read.
+
+    Raises:
+        RequestError: as `readable_queue`.
+    """
+    count = context.readable_topic(topic).read_queue_nums
+    if not 0 <= queue_id < count:
+        raise BadRequestError(f"topic {topic} has no queue {queue_id}: {count} can be read")

@@ -29,6 +29,8 @@ from commitbus.broker.store.store_reader import FetchedUnit
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError, StoreError
 from commitbus.commitlog.types import QueueOffset
 
+BATCH_MAX: Final = 32
+"""Messages of one answer."""
 BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """Of one answer, so that 32 bodies of 4 MiB do not stand in memory at once."""
 PROGRESS_MAX: Final = 1_000_000

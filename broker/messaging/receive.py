@@ -14,7 +14,7 @@ from commitbus.broker.messaging.filters import is_prepared, parse_filter, prepar
 from commitbus.broker.messaging.handover import hand_over
 from commitbus.broker.messaging.message_codec import set_timestamp
 from commitbus.broker.messaging.polling_time import polling_ms
-from commitbus.broker.messaging.pop import Batch, Demand
+from commitbus.broker.messaging.pop import BATCH_MAX, Batch, Demand
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
 from commitbus.broker.messaging.validate import group_name, invisible_ms, topic_name
 from commitbus.broker.metadata.topics import TopicConfig
@@ -22,7 +22,6 @@ from commitbus.broker.rpc.call import Call, Send
 from commitbus.broker.rpc.method import Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
-BATCH_MAX: Final = 32
 AUTO_RENEW_INVISIBLE_MS: Final = 60_000
 
 _OK: Final = pb.ReceiveMessageResponse(status=ok())

@@ -6,7 +6,7 @@ place on to the step's `next_offset`, and lets others have a turn before the nex
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, final
@@ -24,10 +24,13 @@ from commitbus.commitlog.types import QueueOffset
 STEP_UNITS: Final = 256
 STEP_S: Final = 0.002
 """Of a step on the trio thread. An ordinary SQL expression is asked 256 times in 1 ms."""
-COLD_STEP_S: Final = 0.02
-"""Of a step on another thread, which may wait for a disk."""
 SPAN_BYTES_MAX: Final = 64 * 1024 * 1024
 """To ask whether so much is in memory takes 0.1 ms."""
+
+
+def never() -> bool:
+    """Say so of a step on another thread: there it holds nobody up."""
+    return False
 
 
 @final
@@ -62,7 +65,7 @@ class Scan:
         self, start: QueueOffset, max_count: int, *, only_cached: bool
     ) -> FetchResult | None:
         """Read the records; with `only_cached` return None instead of waiting for a disk."""
-        until_s = self.context.clock.monotonic_s() + (STEP_S if only_cached else COLD_STEP_S)
+        is_over = self._timer() if only_cached else never
         store = self.context.store
         looked_at = store.fetch(self.topic, self.queue_id, start, STEP_UNITS)
         units: Sequence[FetchedUnit] = looked_at.units
@@ -74,7 +77,7 @@ class Scan:
                 with store.pin(begin, size_bytes) as view:
                     if only_cached and not (size_bytes <= SPAN_BYTES_MAX and is_cached(view)):
                         return None
-                    return self._choose(view, units, max_count, until_s)
+                    return self._choose(view, units, max_count, is_over)
             except OffsetOutOfRangeError:
                 if len(units) == 1:
                     return looked_at._replace(
@@ -83,13 +86,23 @@ class Scan:
                 units = units[: len(units) // 2]
         return looked_at
 
+    def _timer(self) -> Callable[[], bool]:
+        """Return what says that a step on the trio thread has taken its time."""
+        now_s = self.context.clock.monotonic_s
+        until_s = now_s() + STEP_S
+        return lambda: now_s() > until_s
+
     def _choose(
-        self, view: memoryview, units: Sequence[FetchedUnit], max_count: int, until_s: float
+        self,
+        view: memoryview,
+        units: Sequence[FetchedUnit],
+        max_count: int,
+        is_over: Callable[[], bool],
     ) -> FetchResult:
         """Return what is wanted of the records in `view`, which begins with the first of them."""
         found: list[FetchedUnit] = []
         base = units[0].physical_offset
-        now_s, accepts = self.context.clock.monotonic_s, self.wanted.accepts_encoded
+        accepts = self.wanted.accepts_encoded
         next_offset = units[0].queue_offset
         for unit in units:
             queue_offset, physical_offset, _ = unit
@@ -103,6 +116,6 @@ class Scan:
                 is_wanted = True
             if is_wanted:
                 found.append(unit)
-            if len(found) == max_count or now_s() > until_s:
+            if len(found) == max_count or is_over():
                 break
         return FetchResult(found, next_offset)

@@ -23,7 +23,7 @@ from commitbus.broker.messaging.errors import (
 )
 from commitbus.broker.messaging.filters import parse_filter, prepare_filter
 from commitbus.broker.messaging.polling_time import POLLING_MS_MAX
-from commitbus.broker.messaging.receive import BATCH_MAX
+from commitbus.broker.messaging.pop import BATCH_MAX
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
 from commitbus.broker.messaging.validate import group_name, known_topic_name
 from commitbus.broker.metadata.groups import CustomizedBackoff, GroupConfig

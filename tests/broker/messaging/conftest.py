@@ -166,12 +166,15 @@ class Bus:
             answer = await answer
         return answer if isinstance(answer, Message) else method.response_type.FromString(answer)
 
-    async def send(self, *bodies: bytes, topic: str = "T", tag: str = "") -> None:
+    async def send(
+        self, *bodies: bytes, topic: str = "T", tag: str = "", **user_properties: str
+    ) -> None:
         """Send messages one by one and wait until they can be received."""
         for number, body in enumerate(bodies):
             message = make_message(body, topic=topic, message_id=f"id-{number}-{body[:20]!r}")
             if tag:
                 message.system_properties.tag = tag
+            message.user_properties.update(user_properties)
             response = await self.unary("SendMessage", pb.SendMessageRequest(messages=[message]))
             assert response.status.code == pb.OK, response.status.message
         self.settle()
@@ -185,6 +188,7 @@ class Bus:
         invisible_s: float | None = 30,
         auto_renew: bool = False,
         tags: str = "*",
+        sql: str | None = None,
         call: Call | None = None,
         send: Callable[[Message], Awaitable[None]] | None = None,
         polling_s: int | None = None,
@@ -192,6 +196,8 @@ class Bus:
         request = pb.ReceiveMessageRequest(batch_size=batch, auto_renew=auto_renew)
         request.group.name, request.message_queue.topic.name = group, topic
         request.filter_expression.type, request.filter_expression.expression = pb.TAG, tags
+        if sql is not None:
+            request.filter_expression.CopyFrom(pb.FilterExpression(type=pb.SQL, expression=sql))
         if invisible_s is not None:
             request.invisible_duration.FromMilliseconds(round(invisible_s * 1000))
         if polling_s is not None:

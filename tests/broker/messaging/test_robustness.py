@@ -65,11 +65,15 @@ async def call_with(bus: Any, name: str, request: Message) -> pb.Status:
         except RpcError as error:
             return pb.Status(code=pb.BAD_REQUEST, message=error.message)
         return answers[0].status if answers else pb.Status(code=pb.OK)
-    if name == "ReceiveMessage":
+    if name in {"ReceiveMessage", "PullMessage"}:
         statuses: list[pb.Status] = []
+        response_type: Any = bus.methods[name].response_type
 
         async def collect(*responses: Response) -> None:
-            found = [bus.parsed(response) for response in responses]
+            found = [
+                response_type.FromString(response) if isinstance(response, bytes) else response
+                for response in responses
+            ]
             statuses.extend(response.status for response in found if response.HasField("status"))
 
         with trio.move_on_after(0.001) as scope:
@@ -82,18 +86,16 @@ async def call_with(bus: Any, name: str, request: Message) -> pb.Status:
     return status
 
 
-NAMES = [
-    *("QueryRoute", "QueryAssignment", "Heartbeat", "NotifyClientTermination", "SendMessage"),
-    *("AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"),
-    *("ReceiveMessage", "Telemetry"),
-]
+SERVICE = pb.DESCRIPTOR.services_by_name["MessagingService"]
+LATER = {"EndTransaction", "RecallMessage", "SyncLiteSubscription"}
+NAMES = sorted({method.name for method in SERVICE.methods} - LATER)
 
 
 def test_these_are_all_methods(run: Run) -> None:
-    """A new one must be added to the list above."""
+    """What is not served yet must not stay in the list once it is."""
 
     async def scenario(bus: Any) -> None:
-        assert sorted(bus.methods) == sorted(NAMES)
+        assert sorted(bus.methods) == NAMES
         assert len(messaging_methods(bus.context)) == len(NAMES)
 
     run(scenario)

@@ -1,0 +1,261 @@
+"""PullMessage: messages of one queue from an offset that the consumer keeps itself.
+
+RocketMQ 5.4.0 answers UNIMPLEMENTED. What it means here is what the protocol says: nothing is put
+in flight and the group's progress stays as it is, so any number of consumers may pull the same
+messages. That is what broadcasting is made of.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import trio
+
+from commitbus.broker.messaging.clients import DISCONNECT_GRACE_S, IDLE_S, Client
+from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.deadlines import shared_deadline_s
+from commitbus.broker.messaging.delivered import Delivered, encode_delivered, encode_run
+from commitbus.broker.messaging.errors import (
+    BadRequestError,
+    IllegalOffsetError,
+    TooManyRequestsError,
+)
+from commitbus.broker.messaging.filters import MessageFilter, parse_filter, prepare_filter
+from commitbus.broker.messaging.handover import hand_over
+from commitbus.broker.messaging.offsets import check_readable, readable_queue
+from commitbus.broker.messaging.polling_time import polling_ms
+from commitbus.broker.messaging.pop import (
+    BATCH_BYTES_MAX,
+    BATCH_MAX,
+    DELIVERING_BYTES_MAX,
+    HOT_BYTES,
+)
+from commitbus.broker.messaging.scan import Scan
+from commitbus.broker.messaging.status import REFUSALS, ok, status_of
+from commitbus.broker.messaging.validate import group_name
+from commitbus.broker.rpc.call import Call, Send
+from commitbus.broker.rpc.method import Parked
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.store.store_reader import FetchedUnit
+from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
+from commitbus.commitlog.types import QueueOffset
+
+_OK: Final = pb.PullMessageResponse(status=ok())
+_NOTHING_NEW: Final = pb.PullMessageResponse(
+    status=pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
+)
+"""Sent as they are, never changed."""
+
+_log: Final = logging.getLogger(__name__)
+
+
+async def pull_message(
+    context: MessagingContext, request: pb.PullMessageRequest, call: Call, send: Send
+) -> Parked | None:
+    """Send one status, then messages, then the offset to go on at; park while there are none.
+
+    Without the offset is only the answer to what could not be looked for at all.
+    """
+    try:
+        client = context.clients.seen(call)
+        until_s = shared_deadline_s(trio.current_time() + polling_ms(request, call) / 1000)
+        await prepare_filter(request.filter_expression)
+        want = _want(context, request, client, until_s)
+        await context.group(want.group)
+    except REFUSALS as error:
+        await send(pb.PullMessageResponse(status=status_of(error)))
+        return None
+    return await Pulling(context, want, QueueOffset(request.offset), send).resume()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Want:
+    """What a pull asks for, whatever its offset is."""
+
+    group: str
+    topic: str
+    queue_id: int
+    wanted: MessageFilter
+    batch_size: int
+    client: Client
+    until_s: float
+
+
+def _want(
+    context: MessagingContext, request: pb.PullMessageRequest, client: Client, until_s: float
+) -> _Want:
+    """Return what a request asks for.
+
+    Raises:
+        RequestError: the first thing that is wrong with it.
+    """
+    group = group_name(request.group)
+    topic, queue_id = readable_queue(context, request.message_queue)
+    wanted = parse_filter(request.filter_expression)
+    if request.batch_size < 1:
+        raise BadRequestError(f"a batch of {request.batch_size} messages is none")
+    batch_size = min(request.batch_size, BATCH_MAX)
+    return _Want(group, topic, queue_id, wanted, batch_size, client, until_s)
+
+
+@final
+class Pulling(Parked):
+    """A pull call: it looks for messages, or is parked until there may be some."""
+
+    __slots__ = ("_context", "_go_on", "_held_bytes", "_offset", "_send", "_want")
+
+    def __init__(
+        self, context: MessagingContext, want: _Want, offset: QueueOffset, send: Send
+    ) -> None:
+        self._context, self._want, self._offset, self._send = context, want, offset, send
+        self._go_on: Callable[[], None] | None = None
+        self._held_bytes = 0
+        context.clients.stream_began(want.client)
+
+    # While it is parked
+
+    def when_woken(self, go_on: Callable[[], None]) -> None:
+        """Wait for the queue's next message."""
+        topic, queue_id = self._want.topic, self._want.queue_id
+        self._go_on = go_on
+        self._context.polls.deadlines.add(self._want.until_s, self)
+        self._context.watch.add(topic, queue_id, self)
+        if self._context.store.max_offset(topic, queue_id) > self._offset:
+            self.wake()
+
+    def wake(self) -> None:
+        """Look again."""
+        go_on = self._go_on
+        self._leave()
+        if go_on is not None:
+            go_on()
+
+    time_over = wake
+
+    def _leave(self) -> None:
+        self._go_on = None
+        self._context.polls.deadlines.discard(self._want.until_s, self)
+        self._context.watch.discard(self._want.topic, self._want.queue_id, self)
+
+    def abandon(self) -> None:
+        """Wait no more."""
+        self._leave()
+        self._context.clients.stream_ended(self._want.client, DISCONNECT_GRACE_S)
+
+    # While it is not
+
+    async def resume(self) -> Parked | None:
+        """Look for messages, and answer with what there is unless it is worth waiting."""
+        parks, idle_after_s = False, IDLE_S
+        try:
+            messages = await self._look()
+            parks = not messages and trio.current_time() < self._want.until_s
+            if not parks:
+                await self._answer(messages)
+        except REFUSALS as error:
+            await self._send(pb.PullMessageResponse(status=status_of(error)), self._place())
+        except trio.Cancelled:
+            idle_after_s = DISCONNECT_GRACE_S
+            raise
+        finally:
+            self._context.delivering_bytes -= self._held_bytes
+            self._held_bytes = 0
+            if not parks:
+                self._context.clients.stream_ended(self._want.client, idle_after_s)
+        return self if parks else None
+
+    async def _look(self) -> list[bytes]:
+        """Return a batch of messages, and go on behind them; none at the end of queue or time.
+
+        Raises:
+            RequestError: topic, group or queue are gone, or not to be pulled from or for; or the
+                offset is none of the queue: then it becomes the nearest that is.
+        """
+        want = self._want
+        scan = Scan(self._context, want.topic, want.queue_id, want.wanted)
+        while self._check() > self._offset:
+            found = await scan.step(self._offset, want.batch_size)
+            units = _fitting(found.units)
+            is_cut = len(units) < len(found.units)
+            messages = await self._read(units) if units else []
+            self._offset = found.units[len(units)].queue_offset if is_cut else found.next_offset
+            if messages or trio.current_time() >= self._want.until_s:
+                return messages
+            # A filter may step over millions: others get a turn between two steps.
+            await trio.lowlevel.checkpoint()
+        if self._context.watch.is_full(want.topic, want.queue_id):
+            raise TooManyRequestsError(f"too many wait for queue {want.queue_id} of {want.topic}")
+        return []
+
+    def _check(self) -> QueueOffset:
+        """Look up anew what an operator or retention may have changed; return the queue's end."""
+        context, want = self._context, self._want
+        check_readable(context, want.topic, want.queue_id)
+        context.consuming_group(want.group)
+        first = context.store.min_offset(want.topic, want.queue_id)
+        end = context.store.max_offset(want.topic, want.queue_id)
+        if not first <= self._offset <= end:
+            asked, self._offset = self._offset, min(max(self._offset, first), end)
+            raise IllegalOffsetError(f"offset {asked} is not in [{first}, {end}]")
+        if context.delivering_bytes >= DELIVERING_BYTES_MAX:
+            raise TooManyRequestsError("too many bytes wait for consumers that read slowly")
+        return end
+
+    async def _read(self, units: Sequence[FetchedUnit]) -> list[bytes]:
+        """Return the responses that carry messages, without those that are gone or not wanted."""
+        context = self._context
+        size_bytes = sum(unit.size_bytes for unit in units)
+        self._held_bytes += size_bytes
+        context.delivering_bytes += size_bytes
+        if context.store.end_offset - units[0].physical_offset <= HOT_BYTES:
+            found = self._encode(units)
+        else:
+            found = await trio.to_thread.run_sync(self._encode, units)
+        body_bytes = sum(count for _, count in found)
+        context.counters.count_received(self._want.group, self._want.topic, len(found), body_bytes)
+        return [response for response, _ in found]
+
+    def _encode(self, units: Sequence[FetchedUnit]) -> list[Delivered]:
+        """Read messages. Runs on any thread."""
+        common, found = encode_run(self._want.queue_id, None), list[Delivered]()
+        for _, physical_offset, size_bytes in units:
+            try:
+                with self._context.store.pin(physical_offset, size_bytes) as view:
+                    message = encode_delivered(view, physical_offset, common, "", self._want.wanted)
+            except OffsetOutOfRangeError:
+                continue  # Retention has deleted it just now.
+            except CorruptRecordError as error:
+                # Passed over: at the same place again the consumer would get no further.
+                _log.error("message unreadable", extra={"reason": str(error)})
+                continue
+            if message is not None:
+                found.append(message)
+        return found
+
+    async def _answer(self, messages: Sequence[bytes]) -> None:
+        """Send a batch.
+
+        Raises:
+            RpcError: the client reads it too slowly.
+        """
+        if messages:
+            await hand_over(self._send, _OK, messages, self._place())
+        else:
+            await self._send(_NOTHING_NEW, self._place())
+
+    def _place(self) -> pb.PullMessageResponse:
+        return pb.PullMessageResponse(next_offset=self._offset)
+
+
+def _fitting(units: Sequence[FetchedUnit]) -> Sequence[FetchedUnit]:
+    """Return as many of the first ones as an answer may hold, one at least."""
+    total = 0
+    for count, unit in enumerate(units):
+        total += unit.size_bytes
+        if count and total > BATCH_BYTES_MAX:
+            return units[:count]
+    return units

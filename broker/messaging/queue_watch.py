@@ -1,0 +1,94 @@
+"""Who waits for the next message of one queue, to be woken by it: all of them, as each wants it.
+
+That is what those need who pull: they keep their own place. Receivers share the messages, and of
+them `LongPolling` wakes only as many as there is something for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Final, Protocol, final
+
+import trio
+
+from commitbus.broker.store.reput import Arrival
+
+WATCHERS_MAX: Final = 10_000
+"""Of one queue: to wake so many takes half a second."""
+
+_Queue = tuple[str, int]
+
+
+class Watcher(Protocol):
+    """Somebody who waits."""
+
+    def wake(self) -> None:
+        """There may be something new. The watcher is forgotten already."""
+
+
+@final
+class QueueWatch:
+    """The watchers of all queues. Lives on the trio thread, but for `on_arrival`."""
+
+    def __init__(self) -> None:
+        self._watchers: dict[_Queue, dict[Watcher, None]] = {}
+        self._arrived: set[_Queue] = set()
+        self._lock = threading.Lock()
+        self._token: trio.lowlevel.TrioToken | None = None
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return sum(map(len, self._watchers.values()))
+
+    def attach(self, token: trio.lowlevel.TrioToken) -> None:
+        """Name the trio run that arrivals are to wake."""
+        self._token = token
+
+    def detach(self) -> None:
+        """Ignore arrivals from now on."""
+        with self._lock:
+            self._token = None
+
+    def is_full(self, topic: str, queue_id: int) -> bool:
+        """Return whether no more may watch a queue."""
+        return len(self._watchers.get((topic, queue_id), ())) >= WATCHERS_MAX
+
+    def add(self, topic: str, queue_id: int, watcher: Watcher) -> None:
+        """Have somebody woken by a queue's next message.
+
+        Only then he may look whether it is there already, and not wait.
+        """
+        self._watchers.setdefault((topic, queue_id), {})[watcher] = None
+
+    def discard(self, topic: str, queue_id: int, watcher: Watcher) -> None:
+        """Forget somebody, if he waits."""
+        if watchers := self._watchers.get((topic, queue_id)):
+            watchers.pop(watcher, None)
+            if not watchers:
+                del self._watchers[topic, queue_id]
+
+    def on_arrival(self, arrivals: Sequence[Arrival]) -> None:
+        """Wake those who wait for these messages. Called on the store's reput thread."""
+        # Nearly always nobody does. Who is added from now on finds these when he looks.
+        if not self._watchers:
+            return
+        with self._lock:
+            self._arrived.update((topic, queue_id) for topic, queue_id, _ in arrivals)
+            if self._token is not None:
+                self._token.run_sync_soon(self._wake_arrived, idempotent=True)
+
+    def _wake_arrived(self) -> None:
+        with self._lock:
+            arrived, self._arrived = self._arrived, set()
+        for queue in arrived & self._watchers.keys():
+            self._wake(queue)
+
+    def forget_topic(self, topic: str) -> None:
+        """Wake everybody who waits for messages of a topic that was deleted, so that they learn."""
+        for queue in [queue for queue in self._watchers if queue[0] == topic]:
+            self._wake(queue)
+
+    def _wake(self, queue: _Queue) -> None:
+        for watcher in self._watchers.pop(queue):
+            watcher.wake()
