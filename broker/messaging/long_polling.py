@@ -211,8 +211,9 @@ class LongPolling:
     def forget_topic(self, topic: str) -> None:
         """Wake everybody who waits for messages of a topic that was deleted, so that they learn."""
         with self._lock:
-            self._arrived = {key: end for key, end in self._arrived.items() if key[0] != topic}
-        self._known_ends = {key: end for key, end in self._known_ends.items() if key[0] != topic}
+            self._arrived.pop(topic, None)
+            for key in [key for key in self._known_ends if key[0] == topic]:
+                del self._known_ends[key]
         for line in self._lines.get(topic, {}).values():
             while line.idle:
                 line.wake(1)

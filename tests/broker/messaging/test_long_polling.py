@@ -163,6 +163,20 @@ def test_a_queue_that_begins_again_wakes_as_well() -> None:
     run(scenario)
 
 
+def test_a_topic_that_is_deleted_takes_no_arrivals_of_others_with_it() -> None:
+    """Its name is the beginning of the other's."""
+
+    async def scenario(line: Line, nursery: trio.Nursery, _: trio.testing.MockClock) -> None:
+        nursery.start_soon(line.receive, "a", "G", "Tea")
+        await trio.testing.wait_all_tasks_blocked()
+        line.polls.on_arrival([Arrival("Tea", 0, QueueOffset(1))])
+        line.polls.forget_topic("T")
+        await trio.testing.wait_all_tasks_blocked()
+        assert line.woken == ["a"]
+
+    run(scenario)
+
+
 def test_an_expiry_wakes_one_receiver_at_its_time() -> None:
     """The earliest that anybody noted counts; one timer serves all lines."""
 
