@@ -70,7 +70,7 @@ async def call_with(bus: Any, name: str, request: Message) -> pb.Status:
         response_type: Any = bus.methods[name].response_type
 
         async def collect(*responses: Response) -> None:
-            found = [
+            found: list[Any] = [
                 response_type.FromString(response) if isinstance(response, bytes) else response
                 for response in responses
             ]
