@@ -35,6 +35,33 @@ def test_both_ways_agree_with_protobuf(
         assert pb.FetchResponse.FromString(others) == head
 
 
+fields = st.sampled_from(
+    [
+        pb.FetchResponse(queue_id=-1).SerializeToString(),
+        pb.FetchResponse(sizes=b"abcd", checksum=1 << 31).SerializeToString(),
+        pb.FetchResponse(records=b"records").SerializeToString(),
+        pb.FetchResponse(records=b"").SerializeToString(),
+        b"\xfa\x01\x02no",  # a number that is not known
+        b"\x61eightsay",
+    ]
+)
+
+
+@given(st.lists(fields | st.binary(max_size=6), max_size=5).map(b"".join))
+def test_whatever_comes_is_what_protobuf_makes_of_it_or_refused(data: bytes) -> None:
+    """In any order, repeated, unknown, damaged."""
+    try:
+        others, place = take_out(memoryview(data), RECORDS)
+        found = pb.FetchResponse.FromString(others)
+    except DecodeError:
+        return
+    found.records = data[place]
+    expected = pb.FetchResponse.FromString(data)
+    for message in (found, expected):
+        message.DiscardUnknownFields()
+    assert found == expected
+
+
 def test_of_a_field_that_comes_twice_the_last_one_counts() -> None:
     data = b"".join(before_field(b"", RECORDS, 1) + value for value in (b"a", b"b"))
     others, place = take_out(memoryview(data), RECORDS)

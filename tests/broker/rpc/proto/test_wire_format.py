@@ -7,13 +7,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.rpc.proto.wire_format import delimited, key_of, length, varint
+from commitbus.broker.rpc.proto.wire_format import delimited, key_of, length, read_varint, varint
 
 
 @given(st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-300, 300)))
 def test_integers_are_protobufs(value: int) -> None:
     field = key_of(pb.SystemProperties, "queue_offset") + varint(value)
     assert field == pb.SystemProperties(queue_offset=value).SerializeToString()
+
+
+@given(st.integers(0, (1 << 64) - 1), st.binary(max_size=3))
+def test_an_integer_is_read_back(value: int, before: bytes) -> None:
+    data = before + varint(value)
+    assert read_varint(memoryview(data + b"\x01"), len(before)) == (value, len(data))
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80", b"\xff" * 9, b"\x80" * 10 + b"\x01"])
+def test_an_integer_without_an_end_is_none(data: bytes) -> None:
+    with pytest.raises(LookupError):
+        read_varint(memoryview(data), 0)
 
 
 @pytest.mark.parametrize("size", [1, 127, 128, 16_383, 16_384, 3_000_000])
