@@ -1,7 +1,7 @@
 """Which attributes topics and groups may have, and how a change is applied.
 
-The names are RocketMQ's. One whose value we could not honour is refused rather than stored: a
-setting that has no effect is worse than an error.
+The names are RocketMQ's, but for `fifo.lock.unit`. One whose value we could not honour is refused
+rather than stored: a setting that has no effect is worse than an error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, final
 
-from commitbus.broker.metadata.groups import LITE_BIND_TOPIC_ATTRIBUTE, PRIORITY_FACTOR_ATTRIBUTE
+from commitbus.broker.metadata.groups import (
+    FIFO_LOCK_UNIT_ATTRIBUTE,
+    LITE_BIND_TOPIC_ATTRIBUTE,
+    PRIORITY_FACTOR_ATTRIBUTE,
+    LockUnit,
+)
 from commitbus.broker.metadata.topics import (
     LITE_EXPIRATION_ATTRIBUTE,
     MESSAGE_TYPE_ATTRIBUTE,
@@ -64,6 +69,7 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Problem]] = {
 GROUP_ATTRIBUTES: Final[Mapping[str, Problem]] = {
     LITE_BIND_TOPIC_ATTRIBUTE: _any_text,
     PRIORITY_FACTOR_ATTRIBUTE: _between(0, 100),
+    FIFO_LOCK_UNIT_ATTRIBUTE: _one_of(*LockUnit),
 }
 
 

@@ -10,6 +10,7 @@ from commitbus.broker.messaging.errors import BadRequestError, InvalidReceiptHan
 from commitbus.broker.messaging.receipt_handle import ReceiptHandle
 from commitbus.broker.messaging.status import ok, overall, status_of
 from commitbus.broker.messaging.validate import group_name, invisible_ms, topic_name
+from commitbus.broker.metadata.fifo_lock import may_unlock
 from commitbus.broker.metadata.progress import InFlight, QueueProgress
 from commitbus.broker.rpc.call import Call, Response
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -57,6 +58,8 @@ def find_delivery(context: MessagingContext, group: str, topic: str, text: str) 
         raise InvalidReceiptHandleError(f"receipt handle {text!r} names an undelivered message")
     entry = progress.in_flight.get(handle.queue_offset)
     if entry is not None:
+        if entry.delivery_attempt == 0:
+            raise InvalidReceiptHandleError(f"receipt handle {text!r} names an undelivered message")
         is_latest = entry.pop_time_ms == handle.pop_time_ms
         expires_at_ms = entry.invisible_until_ms if is_latest else handle.expires_at_ms
         if expires_at_ms <= context.clock.now_ms():
@@ -119,12 +122,31 @@ def _acknowledge(
     progress: QueueProgress,
     offsets: Sequence[int],
 ) -> None:
+    count = settle(context, group, topic, progress, offsets)
+    context.counters.count_acknowledged(group, topic, count)
+
+
+def settle(
+    context: MessagingContext,
+    group: str,
+    topic: str,
+    progress: QueueProgress,
+    offsets: Sequence[int],
+) -> int:
+    """Take messages out of flight for good; return how many were in flight.
+
+    Wakes a receiver if it may have waited for that: no arrival may come to do so.
+    """
     was_full = progress.in_flight_count >= context.progress.in_flight_max
     count = context.progress.acknowledge(progress, *offsets)
-    if was_full:
-        # A receiver may wait for this room, and no arrival may come to wake it.
+    config = context.metadata.group(group)
+    if was_full or (
+        config is not None
+        and config.consume_message_orderly
+        and may_unlock(config.lock_unit, progress.in_flight.values(), context.clock.now_ms())
+    ):
         context.polls.wake(group, topic)
-    context.counters.count_acknowledged(group, topic, count)
+    return count
 
 
 def _success(results: Sequence[_Result]) -> bytes:
@@ -184,4 +206,6 @@ def change_invisible_duration(
         queue_offset=handle.queue_offset,
         physical_offset=handle.physical_offset,
     )
-    return pb.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.encode())
+    config = context.metadata.group(group)
+    text = changed.encode(fifo=config is not None and config.consume_message_orderly)
+    return pb.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=text)

@@ -15,7 +15,6 @@ from commitbus.broker.messaging.errors import (
     NotPermittedError,
     TooManyRequestsError,
     TopicNotFoundError,
-    UnsupportedFeatureError,
 )
 from commitbus.broker.messaging.long_polling import LongPolling
 from commitbus.broker.messaging.questions import Questions
@@ -155,16 +154,12 @@ class MessagingContext:
         Raises:
             GroupNotFoundError: there is no such group.
             NotPermittedError: it may not consume.
-            UnsupportedFeatureError: it is FIFO.
         """
         group = self.metadata.group(name)
         if group is None:
             raise GroupNotFoundError(name)
         if not group.consume_enable:
             raise NotPermittedError(f"group {name} may not consume")
-        if group.consume_message_orderly:
-            # Handing them out in any order would break what the group was set up for.
-            raise UnsupportedFeatureError(f"group {name} is FIFO, which is not supported yet")
         return group
 
     def forget_topic(self, name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from commitbus.broker.messaging import properties as names
-from commitbus.broker.messaging.acks import find_delivery
+from commitbus.broker.messaging.acks import find_delivery, settle
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.errors import InvalidReceiptHandleError
 from commitbus.broker.messaging.message_codec import message_id
@@ -36,7 +36,7 @@ async def forward_message_to_dead_letter_queue(
         if not units or units[0].queue_offset != handle.queue_offset:
             raise InvalidReceiptHandleError("the message is deleted")
         await bury(context, group, context.store.read(units[0].physical_offset))
-        context.progress.acknowledge(delivery.progress, handle.queue_offset)
+        settle(context, group, topic, delivery.progress, (handle.queue_offset,))
     return pb.ForwardMessageToDeadLetterQueueResponse(status=ok())
 
 

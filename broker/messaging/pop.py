@@ -25,7 +25,7 @@ from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.progress import InFlight, QueueProgress
 from commitbus.broker.metadata.topics import TopicConfig
-from commitbus.broker.store.store_reader import FetchedUnit
+from commitbus.broker.store.store_reader import FetchedUnit, FetchResult
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError, StoreError
 from commitbus.commitlog.types import QueueOffset
 
@@ -58,7 +58,7 @@ class Demand:
 
 
 @final
-class _Run(NamedTuple):
+class Run(NamedTuple):
     """Messages of one queue that were put in flight together, for this batch."""
 
     progress: QueueProgress
@@ -68,13 +68,14 @@ class _Run(NamedTuple):
     units: Sequence[FetchedUnit]
 
 
-_Outcome = tuple[_Run, FetchedUnit, Delivered | StoreError | None]
+_Outcome = tuple[Run, FetchedUnit, Delivered | StoreError | None]
 """What a taken message became; None: it is not wanted, and only its tag's hash had said so."""
 
 
-@final
 class Batch:
     """The messages that one receive call hands over."""
+
+    is_fifo = False
 
     def __init__(self, context: MessagingContext, demand: Demand) -> None:
         self._context, self.demand = context, demand
@@ -82,7 +83,7 @@ class Batch:
         """Each in the response that carries it, encoded."""
         self.has_more = False
         """Whether taking stopped at a limit, so that there may be more."""
-        self._taken: list[_Run] = []
+        self._taken: list[Run] = []
         self._count = self._bytes = 0
         """Of the messages that were taken."""
         self._too_long = False
@@ -105,12 +106,8 @@ class Batch:
         topic, group = self._check()
         if self._context.delivering_bytes >= DELIVERING_BYTES_MAX:
             raise TooManyRequestsError("too many bytes wait for consumers that read slowly")
-        now_ms = self._context.clock.now_ms()
         queues = self._queues(topic)
-        for queue_id in queues:
-            progress = self._progress(queue_id)
-            if progress.may_have_expired(now_ms) and self._room:
-                await self._take_expired(queue_id, progress, group, now_ms)
+        await self._take_again(queues, group)
         for queue_id in queues:
             if not self._room or self.has_more:
                 break
@@ -141,7 +138,7 @@ class Batch:
         self._taken.clear()
         self.messages.clear()
 
-    def _release(self, run: _Run, unit: FetchedUnit, until_ms: int) -> None:
+    def _release(self, run: Run, unit: FetchedUnit, until_ms: int) -> None:
         entry = self._in_flight(run, unit)
         if entry is None:
             return
@@ -162,10 +159,13 @@ class Batch:
             at_ms
             for queue_id in range(topic.read_queue_nums if topic else 0)
             if (progress := table.get(demand.group, demand.topic, queue_id)) is not None
-            and (at_ms := progress.next_expiry_ms) is not None
+            and (at_ms := self._next_visible_ms(progress)) is not None
         ]
         if expiries:
             self._note_expiry(min(expiries))
+
+    def _next_visible_ms(self, progress: QueueProgress) -> int | None:
+        return progress.next_expiry_ms
 
     def _check(self) -> tuple[TopicConfig, GroupConfig]:
         """Look up topic and group anew: an operator may have changed them meanwhile."""
@@ -200,12 +200,18 @@ class Batch:
             progress = table.create(self.demand.group, topic, queue_id, first if is_whole else last)
         return progress
 
+    async def _take_again(self, queues: Sequence[int], group: GroupConfig) -> None:
+        """Take what was delivered before and is visible again, of every queue."""
+        now_ms = self._context.clock.now_ms()
+        for queue_id in queues:
+            progress = self._progress(queue_id)
+            if progress.may_have_expired(now_ms) and self._room:
+                await self._take_expired(queue_id, progress, group, now_ms)
+
     async def _take_expired(
         self, queue_id: int, progress: QueueProgress, group: GroupConfig, now_ms: int
     ) -> None:
-        """Take what was delivered before and is visible again."""
-        attempts_max = group.retry_max_times + 1
-        exhausted: list[_Run] = []
+        exhausted: list[Run] = []
         for entry in progress.expired(now_ms, self._room):
             unit = self._unit(queue_id, QueueOffset(entry.offset))
             if unit is None:
@@ -214,22 +220,34 @@ class Batch:
                 continue
             if not self._fitting((unit,)):
                 break
-            attempt = self._context.progress.redeliver(
-                progress,
-                entry.offset,
-                pop_time_ms=now_ms,
-                invisible_until_ms=now_ms + self.demand.invisible_ms,
-                client_id=self.demand.client_id,
-                auto_renew=self.demand.auto_renew,
-            )
-            run = _Run(progress, queue_id, now_ms, attempt, (unit,))
-            # -1 tries without end.
-            if 0 < attempts_max < attempt:
+            run = self._redeliver(queue_id, progress, unit, now_ms)
+            if is_exhausted(group, run.delivery_attempt):
                 exhausted.append(run)
             else:
                 self._take(run)
         for run in exhausted:
             await self._bury(run)
+
+    def _redeliver(
+        self,
+        queue_id: int,
+        progress: QueueProgress,
+        unit: FetchedUnit,
+        now_ms: int,
+        *,
+        counts: bool = True,
+    ) -> Run:
+        """Put a message that is in flight there once more."""
+        attempt = self._context.progress.redeliver(
+            progress,
+            unit.queue_offset,
+            pop_time_ms=now_ms,
+            invisible_until_ms=now_ms + self.demand.invisible_ms,
+            client_id=self.demand.client_id,
+            auto_renew=self.demand.auto_renew,
+            counts=counts,
+        )
+        return Run(progress, queue_id, now_ms, attempt, (unit,))
 
     async def _take_new(self, queue_id: int, until_s: float) -> None:
         """Take what this group has not seen yet, passing over what is not wanted.
@@ -255,25 +273,17 @@ class Batch:
 
     async def _take_step(self, queue_id: int) -> bool:
         """Take what is found in one step; return whether another may find more."""
-        store, topic, table = self._context.store, self.demand.topic, self._context.progress
         progress = self._progress(queue_id)
-        # A consumer that never acknowledges gets no further.
-        allowed = min(self._room, table.in_flight_max - progress.in_flight_count)
-        if allowed <= 0 or progress.next_offset >= store.max_offset(topic, queue_id):
+        start = progress.next_offset
+        found = await self._find_new(queue_id, progress, self._room)
+        if found is None:
             return False
-        start = QueueOffset(progress.next_offset)
-        scan = Scan(self._context, topic, queue_id, self.demand.wanted)
-        found = await scan.step(start, allowed)
-        if table.get(*self._key(queue_id)) is not progress or progress.next_offset != start:
-            # It was reset or deleted while a disk was waited for.
+        if not self._is_at(start, queue_id, progress):
             return True
-        if found.next_offset <= start:
-            # The topic was deleted between the two looks at its queue.
-            return False
         now_ms = self._context.clock.now_ms()
         units = self._fitting(found.units)
         is_cut = len(units) < len(found.units)
-        table.deliver(
+        self._context.progress.deliver(
             progress,
             [unit.queue_offset for unit in units],
             next_offset=found.units[len(units)].queue_offset if is_cut else found.next_offset,
@@ -283,8 +293,32 @@ class Batch:
             auto_renew=self.demand.auto_renew,
         )
         if units:
-            self._take(_Run(progress, queue_id, now_ms, 1, units))
-        return self._room > 0 and progress.next_offset < store.max_offset(topic, queue_id)
+            self._take(Run(progress, queue_id, now_ms, 1, units))
+        return self._room > 0 and self._has_new(queue_id, progress)
+
+    async def _find_new(
+        self, queue_id: int, progress: QueueProgress, max_count: int
+    ) -> FetchResult | None:
+        """Return what is found in one step; None if there is nothing that may be taken now."""
+        # A consumer that never acknowledges gets no further.
+        free = self._context.progress.in_flight_max - progress.in_flight_count
+        allowed = min(max_count, free)
+        if allowed <= 0 or not self._has_new(queue_id, progress):
+            return None
+        start = QueueOffset(progress.next_offset)
+        scan = Scan(self._context, self.demand.topic, queue_id, self.demand.wanted)
+        found = await scan.step(start, allowed)
+        # Else the topic was deleted between the two looks at its queue.
+        return found if found.next_offset > start else None
+
+    def _is_at(self, offset: int, queue_id: int, progress: QueueProgress) -> bool:
+        """Return whether it was neither reset nor deleted while a disk was waited for."""
+        current = self._context.progress.get(*self._key(queue_id))
+        return current is progress and progress.next_offset == offset
+
+    def _has_new(self, queue_id: int, progress: QueueProgress) -> bool:
+        max_offset = self._context.store.max_offset(self.demand.topic, queue_id)
+        return progress.next_offset < max_offset
 
     async def _read(self) -> None:
         """Make messages of what was taken; what the filter's hash let in wrongly is dropped."""
@@ -308,7 +342,7 @@ class Batch:
             self.demand.group, self.demand.topic, len(self.messages), body_bytes
         )
 
-    def _encode(self, runs: Sequence[_Run]) -> list[_Outcome]:
+    def _encode(self, runs: Sequence[Run]) -> list[_Outcome]:
         """Return what became of each message, or why it cannot be read. Runs on any thread."""
         start = min([run.units[0].physical_offset for run in runs])
         end = max([run.units[-1].physical_offset + run.units[-1].size_bytes for run in runs])
@@ -325,13 +359,14 @@ class Batch:
             return [outcome for run in alone for outcome in self._encode((run,))]
         return found
 
-    def _encode_run(self, run: _Run, view: memoryview, start: int, found: list[_Outcome]) -> None:
+    def _encode_run(self, run: Run, view: memoryview, start: int, found: list[_Outcome]) -> None:
         common, wanted = encode_run(run.queue_id, run.delivery_attempt), self.demand.wanted
         handles = run_text(
             run.pop_time_ms,
             self.demand.invisible_ms,
             self._context.config.broker_name,
             run.queue_id,
+            fifo=self.is_fifo,
         )
         for unit in run.units:
             queue_offset, physical_offset, _ = unit
@@ -344,7 +379,7 @@ class Batch:
             else:
                 found.append((run, unit, delivered))
 
-    async def _bury(self, run: _Run) -> None:
+    async def _bury(self, run: Run) -> None:
         """Move a message that was delivered too often to the dead letter queue."""
         try:
             (unit,) = run.units
@@ -356,11 +391,11 @@ class Batch:
             return
         self._drop(run, unit)
 
-    def _drop(self, run: _Run, unit: FetchedUnit) -> None:
+    def _drop(self, run: Run, unit: FetchedUnit) -> None:
         if self._in_flight(run, unit) is not None:
             self._context.progress.acknowledge(run.progress, unit.queue_offset)
 
-    def _in_flight(self, run: _Run, unit: FetchedUnit) -> InFlight | None:
+    def _in_flight(self, run: Run, unit: FetchedUnit) -> InFlight | None:
         """Return what became of a message that was taken; None if it is no longer ours.
 
         An operator may have reset or deleted the group meanwhile, or the client acknowledged.
@@ -378,7 +413,7 @@ class Batch:
         """How many messages more may be taken."""
         return 0 if self._too_long else self.demand.batch_size - self._count
 
-    def _take(self, run: _Run) -> None:
+    def _take(self, run: Run) -> None:
         """Make a run part of the batch."""
         size_bytes = sum([unit.size_bytes for unit in run.units])
         self._taken.append(run)
@@ -404,3 +439,9 @@ class Batch:
 
     def _note_expiry(self, at_ms: int) -> None:
         self._context.polls.note_expiry(self.demand.group, self.demand.topic, at_ms)
+
+
+def is_exhausted(group: GroupConfig, attempt: int) -> bool:
+    """Return whether this delivery would be one more than the group is given."""
+    # -1 tries without end.
+    return 0 < group.retry_max_times + 1 < attempt

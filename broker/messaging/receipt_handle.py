@@ -5,7 +5,7 @@ Nine fields, separated by one blank each, as RocketMQ writes them:
     0  startOffset     first queue offset of a batch; ours are batches of one
     1  popTimeMs       when it was delivered
     2  invisibleMs     for how long nobody else gets it
-    3  reviveQueueId   0
+    3  reviveQueueId   0, and 999 for a FIFO group
     4  topicKind       0: not a retry topic
     5  brokerName
     6  queueId
@@ -25,6 +25,7 @@ from commitbus.broker.messaging.errors import InvalidReceiptHandleError
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 
 _LENGTH_MAX: Final = 1024
+_FIFO_REVIVE_QUEUE: Final = 999
 _HANDLE: Final = re.compile(
     r"[^ ]+ (\d{1,19}) (\d{1,19}) [^ ]+ [^ ]+ ([^ ]+) (\d{1,19}) (\d{1,19})"
     r"(?:(?: [^ ]+)?? (\d{1,19}))?",
@@ -33,9 +34,12 @@ _HANDLE: Final = re.compile(
 """A signed 64-bit number has at most 19 digits; int() alone would also take other scripts' ones."""
 
 
-def run_text(pop_time_ms: int, invisible_ms: int, broker_name: str, queue_id: int) -> str:
+def run_text(
+    pop_time_ms: int, invisible_ms: int, broker_name: str, queue_id: int, *, fifo: bool
+) -> str:
     """Return what the handles of messages that are delivered together have in common."""
-    return f" {pop_time_ms} {invisible_ms} 0 0 {broker_name} {queue_id} "
+    revive_queue = _FIFO_REVIVE_QUEUE if fifo else 0
+    return f" {pop_time_ms} {invisible_ms} {revive_queue} 0 {broker_name} {queue_id} "
 
 
 def handle_text(run: str, queue_offset: int, physical_offset: int) -> str:
@@ -60,11 +64,11 @@ class ReceiptHandle(NamedTuple):
         """When the message becomes visible again, unless it was renewed."""
         return self.pop_time_ms + self.invisible_ms
 
-    def encode(self) -> str:
+    def encode(self, *, fifo: bool = False) -> str:
         """Return the text for a client. The broker's name must not contain a blank."""
         pop_time_ms, invisible_ms, broker_name, queue_id, queue_offset, physical_offset = self
         return handle_text(
-            run_text(pop_time_ms, invisible_ms, broker_name, queue_id),
+            run_text(pop_time_ms, invisible_ms, broker_name, queue_id, fifo=fifo),
             queue_offset,
             physical_offset,
         )

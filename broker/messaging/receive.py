@@ -10,13 +10,20 @@ import trio
 from commitbus.broker.messaging.clients import DISCONNECT_GRACE_S, IDLE_S, Client
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.deadlines import shared_deadline_s
+from commitbus.broker.messaging.fifo import make_batch
 from commitbus.broker.messaging.filters import is_prepared, parse_filter, prepare_filter
 from commitbus.broker.messaging.handover import hand_over
 from commitbus.broker.messaging.message_codec import set_timestamp
 from commitbus.broker.messaging.polling_time import polling_ms
 from commitbus.broker.messaging.pop import BATCH_MAX, Batch, Demand
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
-from commitbus.broker.messaging.validate import group_name, invisible_ms, topic_name
+from commitbus.broker.messaging.validate import (
+    attempt_id,
+    group_name,
+    invisible_ms,
+    topic_name,
+)
+from commitbus.broker.metadata.fifo_lock import names_attempt, receiver_id
 from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.rpc.call import Call, Send
 from commitbus.broker.rpc.method import Parked
@@ -53,9 +60,9 @@ def receive_message(
         polling = Polling(context, demand, client, until_s, send)
     except REFUSALS as error:
         return _refuse(context, send, error)
-    if _may_find(context, demand, topic):
+    if _may_find(context, demand, topic) or names_attempt(demand.client_id):
         return polling.resume()
-    Batch(context, demand).note_next_expiry()
+    make_batch(context, demand).note_next_expiry()
     return polling
 
 
@@ -144,7 +151,7 @@ class Polling(Parked):
 
     async def resume(self) -> Parked | None:
         """Look for messages, and answer with what there is unless it is worth waiting."""
-        batch, parks, idle_after_s = Batch(self._context, self._demand), False, IDLE_S
+        batch, parks, idle_after_s = make_batch(self._context, self._demand), False, IDLE_S
         try:
             try:
                 parks = await self._shall_wait(batch)
@@ -211,6 +218,9 @@ def _demand(context: MessagingContext, request: pb.ReceiveMessageRequest, client
         AUTO_RENEW_INVISIBLE_MS if request.auto_renew else invisible_ms(request.invisible_duration)
     )
     topic, group = context.metadata.topic(topic_text), context.metadata.group(group_text)
+    client_id = client.client_id
+    if group is not None and group.consume_message_orderly:
+        client_id = receiver_id(client_id, attempt_id(request.attempt_id))
     # Of texts that are kept while the call is parked, those that are there anyway.
     return Demand(
         group=group.name if group else group_text,
@@ -218,7 +228,7 @@ def _demand(context: MessagingContext, request: pb.ReceiveMessageRequest, client
         wanted=parse_filter(request.filter_expression),
         batch_size=min(max(request.batch_size, 0), BATCH_MAX),
         invisible_ms=invisible,
-        client_id=client.client_id,
+        client_id=client_id,
         auto_renew=request.auto_renew,
     )
 

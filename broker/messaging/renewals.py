@@ -14,6 +14,7 @@ import trio
 
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.errors import StateWriteError
+from commitbus.broker.metadata.fifo_lock import client_of
 from commitbus.broker.metadata.groups import DEFAULT_BACKOFF
 from commitbus.broker.metadata.progress import InFlight, QueueProgress
 
@@ -53,7 +54,7 @@ def renew(context: MessagingContext) -> None:
             if (
                 not entry.auto_renew
                 or entry.invisible_until_ms <= now_ms
-                or not context.clients.is_alive(entry.client_id)
+                or not context.clients.is_alive(client_of(entry.client_id))
             ):
                 continue
             if now_ms - entry.pop_time_ms < RENEWED_FOR_MS_MAX:
@@ -93,7 +94,7 @@ def release(context: MessagingContext, client_ids: Collection[str]) -> None:
         for entry in progress.in_flight.values():
             if (
                 entry.auto_renew
-                and entry.client_id in client_ids
+                and client_of(entry.client_id) in client_ids
                 and entry.invisible_until_ms > until_ms
             ):
                 context.progress.change_invisible(

@@ -35,6 +35,8 @@ DELAY_MS_MAX: Final = 24 * 3600 * 1000
 INVISIBLE_MS_MIN: Final = 1000
 """RocketMQ's proxy refuses less than 10 s; a second costs us nothing."""
 INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
+ATTEMPT_ID_LENGTH_MAX: Final = 255
+"""Official clients send a UUID. It is kept with every message in flight."""
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 _LITE_TOPIC: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -152,6 +154,19 @@ def message_type_of(message: pb.Message) -> MessageType:
     if properties.lite_topic:
         return MessageType.LITE
     return MessageType.NORMAL
+
+
+def attempt_id(text: str) -> str:
+    """Return by what a receive of a FIFO group is known when it is repeated; it may be empty.
+
+    Raises:
+        BadRequestError: it is too long.
+    """
+    if len(text) > ATTEMPT_ID_LENGTH_MAX:
+        raise e.BadRequestError(
+            f"attempt id of {len(text)} characters, at most {ATTEMPT_ID_LENGTH_MAX} are allowed"
+        )
+    return text
 
 
 def check_batch_size(messages: Sequence[pb.Message], *, max_body_bytes: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, final
 
@@ -77,6 +78,16 @@ DEFAULT_BACKOFF: Final = CustomizedBackoff()
 
 LITE_BIND_TOPIC_ATTRIBUTE: Final = "lite.bind.topic"
 PRIORITY_FACTOR_ATTRIBUTE: Final = "priority.factor"
+FIFO_LOCK_UNIT_ATTRIBUTE: Final = "fifo.lock.unit"
+"""Not RocketMQ's, which always locks a queue; a `LockUnit`."""
+
+
+@final
+class LockUnit(StrEnum):
+    """Of what a FIFO group delivers nothing more while a part of it is out."""
+
+    QUEUE = "QUEUE"
+    MESSAGE_GROUP = "MESSAGE_GROUP"
 
 
 @final
@@ -100,6 +111,12 @@ class GroupConfig:
     consume_timeout_minute: int = 15
     attributes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """RocketMQ's names without the `+` of its command line, such as `lite.bind.topic`."""
+
+    @property
+    def lock_unit(self) -> LockUnit:
+        """What a FIFO group locks."""
+        unit = self.attributes.get(FIFO_LOCK_UNIT_ATTRIBUTE)
+        return LockUnit.MESSAGE_GROUP if unit == LockUnit.MESSAGE_GROUP else LockUnit.QUEUE
 
 
 def encode_group(config: GroupConfig) -> JsonObject:

@@ -11,7 +11,7 @@ were filtered out when their neighbours were delivered).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import final
@@ -42,13 +42,18 @@ class QueueProgress:
     Not thread-safe: all changes are made through `ProgressTable`, by one thread.
     """
 
-    __slots__ = ("_expiries", "_expiring", "_in_flight", "_next_offset", "key_id", "sequence")
+    __slots__ = (
+        *("_expiries", "_expiring", "_in_flight", "_next_offset"),
+        *("key_id", "message_groups", "sequence"),
+    )
 
     def __init__(self, next_offset: int, *, key_id: int = 0) -> None:
         self.key_id = key_id
         """Which row and journal entries are its."""
         self.sequence = 0
         """The journal entry that changed it last."""
+        self.message_groups: dict[int, Hashable] | None = None
+        """Of what is in flight, by offset, as far as anybody had to read them. Never saved."""
         self._next_offset = next_offset
         # Ordered by offset, because deliveries only ever append beyond next_offset. An
         # OrderedDict finds its first key in O(1) after any number of deletions, a dict does not.

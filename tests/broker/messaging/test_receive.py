@@ -155,7 +155,6 @@ def test_what_is_wrong_with_a_request_is_its_status(run: Run) -> None:
     async def scenario(bus: Any) -> None:
         await bus.topic("Sealed", perm=2)
         await bus.group("Off", consume_enable=False)
-        await bus.group("Fifo", consume_message_orderly=True)
         expected: dict[pb.Code, dict[str, Any]] = {
             pb.ILLEGAL_TOPIC: {"topic": "rmq_sys_x"},
             pb.TOPIC_NOT_FOUND: {"topic": "Nope"},
@@ -163,7 +162,6 @@ def test_what_is_wrong_with_a_request_is_its_status(run: Run) -> None:
             pb.ILLEGAL_INVISIBLE_TIME: {"invisible_s": 0.9},
             pb.ILLEGAL_FILTER_EXPRESSION: {"tags": "||"},
             pb.CLIENT_ID_REQUIRED: {"call": bus.call(" ")},
-            pb.NOT_IMPLEMENTED: {"group": "Fifo"},
         }
         for code, arguments in expected.items():
             received = await bus.receive(**arguments)
