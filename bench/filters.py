@@ -1,9 +1,10 @@
-"""Filters alone: CPU time of one thread for messages as they lie in the log."""
+"""Filters alone, for messages as they lie in the log, and in receives: CPU time."""
 
 from __future__ import annotations
 
 import time
 
+from bench.scans import scans
 from commitbus.broker.filters.message_filter import MessageFilter
 from commitbus.broker.filters.sql_filter import compile_sql
 from commitbus.broker.filters.tag_filter import parse_tags
@@ -28,7 +29,7 @@ Row = tuple[str, str, float, str]
 
 
 def filters() -> list[Row]:
-    """Scan messages of eleven properties with a tag filter and with an SQL filter of two terms."""
+    """Look through messages of eleven properties by tag and by an SQL expression of two terms."""
     sql = compile_sql("region = 'eu' AND amount > 100")
     return [
         ("filter by tag", "msg/s", _scanned_per_s(parse_tags("vip || new")), ""),
@@ -39,6 +40,7 @@ def filters() -> list[Row]:
             "region = 'eu' AND amount > 100",
         ),
         ("  after decoding all properties", "msg/s", _decoded_per_s(sql), "what it saves not to"),
+        *scans(),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import tempfile
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -36,6 +36,7 @@ MESSAGE = key_of(pb.ReceiveMessageResponse, "message")
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 
 Row = tuple[str, str, float, str]
+Measure = Callable[[MessagingContext, dict[str, Method]], Awaitable[list[Row]]]
 
 
 @final
@@ -61,21 +62,26 @@ class Deliveries:
 
 def handlers() -> list[Row]:
     """Send, receive and acknowledge 1 KB messages by calling the handlers directly."""
+    return in_a_broker(measure_all)
+
+
+def in_a_broker(measure_rows: Measure) -> list[Row]:
+    """Measure with a broker whose handlers are called directly."""
     # In a new process each round: memory that an earlier one has freed would be taken for none.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        return process.submit(run).result()
+        return process.submit(run, measure_rows).result()
 
 
-def run() -> list[Row]:
+def run(measure_rows: Measure) -> list[Row]:
     """Do so in this process."""
     with tempfile.TemporaryDirectory(prefix="commitbus-bench-") as directory:
         config = BrokerConfig(
             store_directory=Path(directory, "store"), listen="127.0.0.1:0", auto_create_topics=True
         )
-        return trio.run(measure, config)
+        return trio.run(measure, config, measure_rows)
 
 
-async def measure(config: BrokerConfig) -> list[Row]:
+async def measure(config: BrokerConfig, measure_rows: Measure) -> list[Row]:
     """Run a broker and call its handlers, their latency measured as if metrics were served."""
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
@@ -89,7 +95,7 @@ async def measure(config: BrokerConfig) -> list[Row]:
             method.path.removeprefix(SERVICE): method
             for method in timed_methods(messaging_methods(context), RpcLatency())
         }
-        rows = await measure_all(context, methods)
+        rows = await measure_rows(context, methods)
         stop.set()
     return rows
 
@@ -109,7 +115,7 @@ async def measure_all(context: MessagingContext, methods: dict[str, Method]) -> 
         group = f"group-{size}"
         deliveries = Deliveries()
         name = f"handler ReceiveMessage, {size} of 1 KB per call"
-        work = drain(receive, receive_request(group, size), deliveries)
+        work = drain(receive, receive_request(group, size), deliveries, MESSAGES + 1)
         rows.append(await row(name, MESSAGES, work))
         handles = deliveries.handles()
         requests = [
@@ -170,10 +176,10 @@ async def calls(method: Method, requests: Sequence[bytes]) -> None:
         assert isinstance(response, bytes) or response.status.code == pb.OK, response.status.message
 
 
-async def drain(method: Method, data: bytes, deliveries: Deliveries) -> None:
-    """Receive until every message was delivered."""
+async def drain(method: Method, data: bytes, deliveries: Deliveries, count: int) -> None:
+    """Receive until so many messages were delivered."""
     handler: Any = method.handler
-    while len(deliveries.messages) <= MESSAGES:
+    while len(deliveries.messages) < count:
         request = pb.ReceiveMessageRequest.FromString(data)
         parked = await handler(request, call_of(method), deliveries.take)
         assert parked is None, "there is nothing more to receive"
