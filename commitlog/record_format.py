@@ -136,7 +136,8 @@ def _property(text: str, name: str) -> str:
     return text[start:] if end < 0 else text[start:end]
 
 
-@lru_cache(maxsize=4096)
+# Tags may be long: of the longest so many take 16 MB.
+@lru_cache(maxsize=1024)
 def tags_code(tags: str) -> int:
     """Return the tags code of a consume queue unit: Java's hash, 0 for no tags."""
     return java_string_hash(tags)
@@ -455,7 +456,7 @@ def decode_store_timestamp(view: memoryview, physical_offset: PhysicalOffset) ->
 
 def offset_message_id(host: Host, physical_offset: PhysicalOffset) -> str:
     """Return the id that names a message by the broker that stores it and its place there."""
-    tail = host.port.to_bytes(4, "big") + _I64.pack(physical_offset)
+    tail = host.port.to_bytes(4, "big", signed=True) + _I64.pack(physical_offset)
     return (host.address + tail).hex().upper()
 
 

@@ -43,7 +43,8 @@ class TagFilter:
 EVERYTHING: Final = TagFilter(None)
 
 
-@lru_cache(maxsize=1024)
+# Few, because one of thousands of tags takes half a megabyte.
+@lru_cache(maxsize=64)
 def parse_tags(text: str) -> TagFilter:
     """Return the filter for `A || B`: tags are compared exactly, without the blanks around them.
 

@@ -9,6 +9,8 @@ from typing import Final, final
 from commitbus.broker.rpc.call import CLIENT_ID_HEADER
 
 _KNOWN_MAX: Final = 4096
+_KNOWN_BYTES_MAX: Final = 256
+"""Of one value: longer ones come from one client only, and would stay when it has gone."""
 _CLIENT_ID: Final = CLIENT_ID_HEADER.encode()
 
 
@@ -64,6 +66,8 @@ class SharedBytes:
 
     def of(self, value: bytes) -> bytes:
         """Return an equal value, the same one for as long as it is remembered."""
+        if len(value) > _KNOWN_BYTES_MAX:
+            return value
         found = self._known.get(value)
         if found is None:
             if len(self._known) >= _KNOWN_MAX:

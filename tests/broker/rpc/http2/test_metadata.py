@@ -55,3 +55,6 @@ def test_equal_values_are_kept_once_and_not_for_ever() -> None:
     for number in range(100_000):
         shared.of(b"%d" % number)
     assert len(shared._known) <= 4096
+    for number in range(1000):
+        shared.of(b"%0300d" % number)
+    assert sum(map(len, shared._known)) < 100_000
