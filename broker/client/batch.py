@@ -116,7 +116,7 @@ class MessageBatch:
                 physical_offset=physical_offset,
                 body=records[body:body_end].tobytes(),
                 tag=properties.get(names.TAGS, ""),
-                keys=tuple(properties.get(names.KEYS, "").split()),
+                keys=tuple(names.split_keys(properties.get(names.KEYS, ""))),
                 properties=properties,
                 born_timestamp=born,
                 store_timestamp=stored,

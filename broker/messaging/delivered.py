@@ -30,6 +30,7 @@ _MESSAGE: Final = key_of(pb.ReceiveMessageResponse, "message")
 assert key_of(pb.PullMessageResponse, "message") == _MESSAGE, "both are made here"
 _SYSTEM_PROPERTIES: Final = key_of(pb.Message, "system_properties")
 _BODY: Final = key_of(pb.Message, "body")
+_TAG: Final = key_of(pb.SystemProperties, "tag")
 _KEYS: Final = key_of(pb.SystemProperties, "keys")
 _MESSAGE_ID: Final = key_of(pb.SystemProperties, "message_id")
 _RECEIPT_HANDLE: Final = key_of(pb.SystemProperties, "receipt_handle")
@@ -106,8 +107,8 @@ def encode_delivered(
         (
             common,
             run,
-            _tag(tag) if (tag := get(names.TAGS)) else b"",
-            *[delimited(_KEYS, key.encode()) for key in get(names.KEYS, "").split()],
+            delimited(_TAG, tag.encode()) if (tag := get(names.TAGS)) else b"",
+            _encoded_keys(keys) if (keys := get(names.KEYS)) else b"",
             delimited(_MESSAGE_ID, message_id.encode()),
             _MD5_HEAD,
             digest.encode(),
@@ -126,17 +127,16 @@ def encode_delivered(
     return b"".join((_MESSAGE, size, before_body, body)), len(body)
 
 
+def _encoded_keys(keys: str) -> bytes:
+    return b"".join([delimited(_KEYS, key.encode()) for key in names.split_keys(keys)])
+
+
 # Messages that are read together were sent together: most of these are the same for them all.
 
 
 @lru_cache(maxsize=4096)
 def _topic(name: str) -> bytes:
     return pb.Message(topic=pb.Resource(name=name)).SerializeToString()
-
-
-@lru_cache(maxsize=4096)
-def _tag(tag: str) -> bytes:
-    return pb.SystemProperties(tag=tag).SerializeToString()
 
 
 @lru_cache(maxsize=4096)

@@ -47,3 +47,8 @@ RESERVED_KEYS: Final = frozenset(
 HIDDEN_KEYS: Final = RESERVED_KEYS | {SHARDING_KEY, TRACE_CONTEXT}
 """What a consumer does not see among its properties. The two are not reserved, but are handed to it
 in fields of their own instead."""
+
+
+def split_keys(keys: str) -> list[str]:
+    """Return the keys of a message that are stored together: other white space belongs to them."""
+    return [key for key in keys.split(KEY_SEPARATOR) if key]

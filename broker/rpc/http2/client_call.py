@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, final
 
 import trio
@@ -17,7 +17,7 @@ SEND_AHEAD_BYTES: Final = 1024 * 1024
 """A call waits in `send` while more than this waits for the network."""
 _MESSAGE_BYTES_MAX: Final = 1 << 30
 
-_RESET_CODES: Final = {
+_RESET_CODES: Final[Mapping[int, StatusCode]] = {
     ErrorCode.REFUSED_STREAM: StatusCode.UNAVAILABLE,
     ErrorCode.CANCEL: StatusCode.CANCELLED,
     ErrorCode.ENHANCE_YOUR_CALM: StatusCode.RESOURCE_EXHAUSTED,
@@ -175,7 +175,7 @@ class ClientCall:
 
     def closed(self, error_code: int) -> None:
         """Note that the stream is gone; without a status before, the call failed."""
-        code = _RESET_CODES.get(ErrorCode(error_code), StatusCode.INTERNAL)
+        code = _RESET_CODES.get(error_code, StatusCode.INTERNAL)
         self._end(RpcError(code, f"the server reset the stream (HTTP/2 error {error_code})"))
 
     def fail(self, error: RpcError) -> None:

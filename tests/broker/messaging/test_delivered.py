@@ -28,7 +28,7 @@ names = st.one_of(st.sampled_from(sorted(HIDDEN_KEYS)), texts.filter(bool))
 hosts = st.builds(
     Host,
     st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16)),
-    st.integers(0, 65535),
+    st.one_of(st.integers(0, 65535), st.integers(-I32, -1)),
 )
 records = st.fixed_dictionaries(
     {
@@ -79,7 +79,7 @@ def made_by_protobuf(record: Record, handle: str = "handle", attempt: int | None
     system = message.system_properties
     system.message_id = message_id(record)
     system.message_type = type_of(stored)
-    system.keys.extend(stored.get("KEYS", "").split())
+    system.keys.extend(filter(None, stored.get("KEYS", "").split(" ")))
     system.body_encoding = pb.GZIP if record.sys_flag & 1 else pb.IDENTITY
     system.body_digest.type = pb.MD5
     system.body_digest.checksum = (

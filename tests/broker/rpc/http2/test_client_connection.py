@@ -12,7 +12,9 @@ import trio
 
 from commitbus.broker.rpc import trio_transport
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
+from commitbus.broker.rpc.http2.client_call import ClientCall
 from commitbus.broker.rpc.http2.client_connection import ClientConnection, connect
+from commitbus.broker.rpc.http2.engine import Engine, EngineLimits, ErrorCode, Role
 from commitbus.broker.rpc.method import Handler, Method, MethodKind
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 
@@ -296,5 +298,26 @@ def test_the_same_over_tls() -> None:
                 async with connect("127.0.0.1", port, tls=ssl.create_default_context()):
                     pass
             nursery.cancel_scope.cancel()
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("error_code", "status"),
+    [
+        (ErrorCode.REFUSED_STREAM, StatusCode.UNAVAILABLE),
+        (ErrorCode.CANCEL, StatusCode.CANCELLED),
+        (ErrorCode.NO_ERROR, StatusCode.INTERNAL),
+        (0x77, StatusCode.INTERNAL),
+    ],
+)
+def test_a_reset_has_a_status_whatever_its_code(error_code: int, status: StatusCode) -> None:
+    """RFC 9113 has codes that are not known mean nothing special."""
+
+    async def main() -> None:
+        call = ClientCall(Engine(Role.CLIENT, EngineLimits()), 1, lambda: None, None)
+        call.closed(error_code)
+        with refused(status):
+            await call.receive()
 
     run(main)
