@@ -69,13 +69,16 @@ async def finished(answer: Parked | Awaitable[Parked | None]) -> None:
 
 @final
 class TrioClock:
-    """The wall clock, as far as the handlers know: trio's."""
+    """The wall clock, as far as the handlers know: that of the present trio run, on any thread."""
+
+    def __init__(self) -> None:
+        self._clock = trio.lowlevel.current_clock()
 
     def now_ms(self) -> int:
-        return EPOCH_MS + round(trio.current_time() * 1000)
+        return EPOCH_MS + round(self.monotonic_s() * 1000)
 
     def monotonic_s(self) -> float:
-        return trio.current_time()
+        return self._clock.current_time()
 
 
 @final
@@ -192,8 +195,11 @@ class Bus:
         call: Call | None = None,
         send: Callable[[Message], Awaitable[None]] | None = None,
         polling_s: int | None = None,
+        attempt_id: str = "",
     ) -> Received:
-        request = pb.ReceiveMessageRequest(batch_size=batch, auto_renew=auto_renew)
+        request = pb.ReceiveMessageRequest(
+            batch_size=batch, auto_renew=auto_renew, attempt_id=attempt_id
+        )
         request.group.name, request.message_queue.topic.name = group, topic
         request.filter_expression.type, request.filter_expression.expression = pb.TAG, tags
         if sql is not None:

@@ -1,0 +1,209 @@
+"""FIFO groups that lock message groups: a stuck one does not hold up its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from commitbus.broker.messaging import fifo
+from commitbus.broker.metadata.groups import FIFO_LOCK_UNIT_ATTRIBUTE, LockUnit
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+
+Run = Callable[..., None]
+BY_GROUP = {FIFO_LOCK_UNIT_ATTRIBUTE: LockUnit.MESSAGE_GROUP}
+
+
+async def set_up(bus: Any, *bodies: bytes, **group: Any) -> None:
+    """Make topic F (one queue) and group O, and send messages; a body begins with its group."""
+    await bus.topic("F", attributes={"message.type": "FIFO"})
+    await bus.group("O", consume_message_orderly=True, attributes=BY_GROUP, **group)
+    await send(bus, *bodies)
+
+
+async def send(bus: Any, *bodies: bytes) -> None:
+    for body in bodies:
+        message = pb.Message(body=body)
+        message.topic.name = "F"
+        message.system_properties.message_id = f"id-{body!r}"
+        message.system_properties.message_group = body[:1].decode()
+        response = await bus.unary("SendMessage", pb.SendMessageRequest(messages=[message]))
+        assert response.status.code == pb.OK, response.status.message
+    bus.settle()
+
+
+async def receive(bus: Any, batch: int = 32, **options: Any) -> dict[bytes, str]:
+    """Return what comes, in order, with the handles; the shortest wait if nothing does."""
+    received = await bus.receive(topic="F", group="O", batch=batch, polling_s=5, **options)
+    return dict(zip(received.bodies, received.handles, strict=True))
+
+
+async def ack(bus: Any, *handles: str) -> None:
+    assert await bus.ack(*handles, topic="F", group="O") == [pb.OK] * len(handles)
+
+
+def progress(bus: Any) -> Any:
+    return bus.context.progress.get("O", "F", 0)
+
+
+def test_a_stuck_message_group_is_passed_by_its_neighbours(run: Run) -> None:
+    """Its own messages wait in order, and come when it is free."""
+
+    async def scenario(bus: Any) -> None:
+        await set_up(bus, b"a0", b"b0", b"a1", b"c0", b"b1", b"a2")
+        stuck = await receive(bus, 1)
+        assert list(stuck) == [b"a0"]
+        second = await receive(bus, 2)
+        assert list(second) == [b"b0", b"c0"]
+        await ack(bus, *second.values())
+        third = await receive(bus)
+        assert list(third) == [b"b1"]
+        await ack(bus, *stuck.values())
+        fourth = await bus.receive(topic="F", group="O")
+        assert fourth.bodies == [b"a1", b"a2"]
+        # Held back is not delivered: these are first attempts.
+        assert [m.system_properties.delivery_attempt for m in fourth.messages] == [1, 1]
+        await ack(bus, *third.values(), *fourth.handles)
+        assert progress(bus).committed_offset == 6
+        assert progress(bus).in_flight_count == 0
+
+    run(scenario)
+
+
+def test_what_is_stepped_over_is_bounded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that never acknowledges keeps back no more than may be in flight."""
+
+    async def scenario(bus: Any) -> None:
+        monkeypatch.setattr(bus.context.progress, "in_flight_max", 100)
+        await set_up(bus, *(b"a%d" % n for n in range(150)), b"b")
+        (handle,) = (await receive(bus, 1)).values()
+        # Reached by looking on, in turns, past a's; but not past a hundred of them.
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive, bus)
+            await bus.sleep(5.1)
+        assert progress(bus).in_flight_count == 100
+        await ack(bus, handle)
+        bodies: list[bytes] = []
+        while b"b" not in bodies:
+            batch = await receive(bus)
+            bodies += batch
+            await ack(bus, *batch.values())
+        assert bodies == [*(b"a%d" % n for n in range(1, 150)), b"b"]
+
+    run(scenario)
+
+
+def test_a_neighbour_behind_hundreds_of_a_stuck_group_is_found(run: Run) -> None:
+    """In several steps of one receive."""
+
+    async def scenario(bus: Any) -> None:
+        await set_up(bus, *(b"a%d" % n for n in range(300)), b"b0", b"b1")
+        await receive(bus, 1)
+        assert list(await receive(bus, 1)) == [b"b0"]
+        # One is locked by its batch now, like a.
+        assert progress(bus).in_flight_count == 302
+
+    run(scenario)
+
+
+def test_locks_and_what_is_held_back_survive_a_restart(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message groups are read again, on another thread if they are many."""
+    monkeypatch.setattr(fifo, "READ_AT_ONCE_MAX", 1)
+    stuck: list[str] = []
+
+    async def before(bus: Any) -> None:
+        await set_up(bus, b"a0", b"a1", b"b0", b"a2", b"c0")
+        stuck.extend((await receive(bus, 1)).values())
+        assert list(await receive(bus, 1)) == [b"b0"]
+
+    async def after(bus: Any) -> None:
+        await send(bus, b"b1")
+        assert list(await receive(bus)) == [b"c0"]
+        await ack(bus, *stuck)
+        assert list(await receive(bus)) == [b"a1", b"a2"]
+
+    run(before)
+    run(after)
+
+
+def test_a_group_that_ceases_to_be_fifo_gets_what_was_held_back(run: Run) -> None:
+    """Nothing is left behind, and it is the first attempt."""
+
+    async def scenario(bus: Any) -> None:
+        await set_up(bus, b"a0", b"a1", b"b0")
+        await receive(bus, 1)
+        assert list(await receive(bus)) == [b"b0"]
+        await bus.group("O")
+        received = await bus.receive(topic="F", group="O")
+        assert received.bodies == [b"a1"]
+        assert received.messages[0].system_properties.delivery_attempt == 1
+
+    run(scenario)
+
+
+def test_what_was_never_delivered_cannot_be_acknowledged(run: Run) -> None:
+    """With a handle that somebody made up for a message that is held back."""
+
+    async def scenario(bus: Any) -> None:
+        await set_up(bus, b"a0", b"a1", b"b0")
+        (handle,) = (await receive(bus, 1)).values()
+        await receive(bus)
+        fields = handle.split()
+        fields[7] = "1"
+        forged = " ".join(fields)
+        assert await bus.ack(forged, topic="F", group="O") == [pb.INVALID_RECEIPT_HANDLE]
+        assert (await bus.change(forged, 10, topic="F", group="O")).status.code == (
+            pb.INVALID_RECEIPT_HANDLE
+        )
+
+    run(scenario)
+
+
+def test_the_same_attempt_gets_its_part_of_each_group_again(run: Run) -> None:
+    """Others go on meanwhile."""
+
+    async def scenario(bus: Any) -> None:
+        await set_up(bus, b"a0", b"b0", b"c0", b"a1")
+        assert list(await receive(bus, 2, attempt_id="A")) == [b"a0", b"b0"]
+        assert list(await receive(bus, 2, attempt_id="B")) == [b"c0"]
+        assert list(await receive(bus, attempt_id="A")) == [b"a0", b"b0"]
+
+    run(scenario)
+
+
+def test_a_dead_letter_holds_up_its_own_group_only(run: Run) -> None:
+    """While it waits for what lies before it in its group, its neighbours go on."""
+
+    async def scenario(bus: Any) -> None:
+        await set_up(bus, b"a0", b"a1", retry_max_times=0)
+        first = await receive(bus)
+        await bus.change(first[b"a0"], 1, topic="F", group="O", suspend=True)
+        await bus.change(first[b"a1"], 1, topic="F", group="O")
+        await bus.sleep(1.1)
+        await send(bus, b"b0", b"a2")
+        second = await receive(bus)
+        assert list(second) == [b"a0", b"b0"]
+        await ack(bus, second[b"a0"])
+        assert list(await receive(bus)) == [b"a2"]
+        bus.settle()
+        assert (await bus.receive(topic="%DLQ%O")).bodies == [b"a1"]
+
+    run(scenario)
+
+
+def test_messages_without_a_group_are_one_unit(run: Run) -> None:
+    """As those of a topic of normal messages: the queue's order then."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.group("O", consume_message_orderly=True, attributes=BY_GROUP)
+        await bus.send(b"0", b"1", b"2")
+        first = await bus.receive(group="O", batch=1)
+        assert await bus.ack(*first.handles, group="O") == [pb.OK]
+        assert (await bus.receive(group="O", batch=1)).bodies == [b"1"]
+        assert bus.context.progress.get("O", "T", 0).in_flight_count == 2
+
+    run(scenario)
