@@ -33,6 +33,10 @@ async def get_broker(context: AdminContext, _request: pb.GetBrokerRequest) -> pb
         earliest_message_ms=earliest_ms,
         disk_ratio=(total - free) / total if total else 0.0,
         boot_ms=context.boot_ms,
+        commit_log_min_offset=context.store.min_physical_offset,
+        commit_log_max_offset=context.store.end_offset,
+        flush_behind_bytes=context.store.flush_behind_bytes,
+        dispatch_behind_bytes=context.store.dispatch_behind_bytes,
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn, final
+
+import trio
 
 from commitbus.broker.address import join_host_port
 from commitbus.broker.config import BrokerConfig
@@ -27,6 +29,8 @@ class AdminContext:
     version: str
     boot_ms: int
     file_system: FileSystem
+    sending_back: trio.Lock = field(default_factory=trio.Lock)
+    """Held while dead letters are sent back: two at once would not see each other's copies."""
 
     @property
     def store(self) -> MessageStore:

@@ -15,6 +15,7 @@ from commitbus.broker.admin.attributes import (
 )
 from commitbus.broker.admin.context import AdminContext, refuse
 from commitbus.broker.admin.lag import QueueLag, queue_lags, stored_at_ms, topics_of
+from commitbus.broker.admin.reset import at_end, at_offset, at_time, reset_offsets
 from commitbus.broker.metadata.documents import DocumentError, JsonObject, from_strings
 from commitbus.broker.metadata.groups import GroupConfig, decode_group, encode_group
 from commitbus.broker.metadata.names import IllegalNameError, validate_group
@@ -119,6 +120,53 @@ def _rows(context: AdminContext, lags: list[QueueLag]) -> list[pb.ConsumerProgre
         )
         for lag in lags
     ]
+
+
+async def reset_group_offsets(
+    context: AdminContext, request: pb.ResetOffsetsRequest
+) -> pb.ResetOffsetsResponse:
+    """Have a group go on elsewhere in a topic."""
+    _check_known(context, request.group)
+    topic = context.existing_topic(request.topic).name
+    if request.HasField("timestamp_ms"):
+        offset_of = at_time(context, topic, request.timestamp_ms)
+    elif request.HasField("offset"):
+        offset_of = at_offset(request.offset)
+    else:
+        offset_of = at_end(context, topic)
+    offsets = await reset_offsets(
+        context,
+        request.group,
+        topic,
+        offset_of,
+        queue_id=request.queue_id if request.HasField("queue_id") else None,
+        only_back=request.only_back,
+    )
+    return pb.ResetOffsetsResponse(
+        queues=[
+            pb.ResetOffsetsResponse.Queue(queue_id=queue_id, offset=offset)
+            for queue_id, offset in offsets.items()
+        ]
+    )
+
+
+async def list_producers(
+    context: AdminContext, request: pb.ListProducersRequest
+) -> pb.ListProducersResponse:
+    """Return the producers that said they publish to a topic."""
+    topic = context.existing_topic(request.topic).name
+    return pb.ListProducersResponse(
+        producers=[
+            pb.ListProducersResponse.Producer(
+                client_id=client.client_id,
+                address=client.peer,
+                language=client.language,
+                version=client.version,
+            )
+            for client in context.messaging.clients.all()
+            if topic in client.introduction.published
+        ]
+    )
 
 
 def _retry_policy(text: str) -> JsonObject:

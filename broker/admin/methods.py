@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from commitbus.broker.admin import cluster, groups, messages, topics
+from commitbus.broker.admin import cluster, dead_letters, groups, messages, topics
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.messaging.errors import RequestError
 from commitbus.broker.messaging.status import status_of
@@ -43,11 +43,19 @@ _HANDLERS: Final[Sequence[tuple[str, type[Message], type[Message], Handler]]] = 
         pb.ConsumerProgress,
         groups.get_consumer_progress,
     ),
+    ("ResetOffsets", pb.ResetOffsetsRequest, pb.ResetOffsetsResponse, groups.reset_group_offsets),
+    ("ListProducers", pb.ListProducersRequest, pb.ListProducersResponse, groups.list_producers),
     ("GetBroker", pb.GetBrokerRequest, pb.Broker, cluster.get_broker),
     ("SealSegment", pb.SealSegmentRequest, pb.SealSegmentResponse, cluster.seal_segment),
     ("QueryMessages", pb.QueryMessagesRequest, pb.QueryMessagesResponse, messages.query_messages),
     ("GetMessage", pb.GetMessageRequest, pb.GetMessageResponse, messages.get_message),
     ("SendMessage", pb.SendMessageRequest, pb.SendMessageResponse, messages.send_message),
+    (
+        "SendBackDeadLetters",
+        pb.SendBackDeadLettersRequest,
+        pb.SendBackDeadLettersResponse,
+        dead_letters.send_back_dead_letters,
+    ),
 )
 
 

@@ -72,3 +72,8 @@ def at_time(context: AdminContext, topic: str, timestamp_ms: int) -> OffsetOf:
 def at_end(context: AdminContext, topic: str) -> OffsetOf:
     """Return the end of a queue: what is stored by now is skipped."""
     return lambda queue: context.store.max_offset(topic, queue)
+
+
+def at_offset(offset: int) -> OffsetOf:
+    """Return the same offset for every queue."""
+    return lambda _queue: offset

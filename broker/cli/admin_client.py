@@ -1,4 +1,4 @@
-"""The operator's side of the admin service: one method for each of its calls."""
+"""The operator's side of the two admin services: one method for each of the calls it makes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ import grpc
 
 from commitbus.broker.cli.output import CommandError
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
 
 SERVICE: Final = "/commitbus.admin.v1.Admin"
+PROTOCOL_SERVICE: Final = "/apache.rocketmq.v2.Admin"
 TIMEOUT_S: Final = 10.0
 SEAL_TIMEOUT_S: Final = 120.0
+CLIENT_TIMEOUT_S: Final = 35.0
+"""For what the broker asks a client, which has 30 s to answer."""
 CONNECT_TIMEOUT_S: Final = 3.0
 """A broker that was started in the line before is ready within this time."""
 
@@ -133,17 +137,101 @@ class AdminClient:
         """Send one message."""
         return self._call("SendMessage", request, pb.SendMessageResponse)
 
-    def _call(
+    def reset_offsets(self, request: pb.ResetOffsetsRequest) -> list[pb.ResetOffsetsResponse.Queue]:
+        """Have a group go on elsewhere; return where in each queue."""
+        return list(self._call("ResetOffsets", request, pb.ResetOffsetsResponse).queues)
+
+    def producers(self, topic: str) -> list[pb.ListProducersResponse.Producer]:
+        """Return the producers of a topic that are connected."""
+        request = pb.ListProducersRequest(topic=topic)
+        return list(self._call("ListProducers", request, pb.ListProducersResponse).producers)
+
+    def send_back(self, request: pb.SendBackDeadLettersRequest) -> pb.SendBackDeadLettersResponse:
+        """Send some dead letters back."""
+        return self._call("SendBackDeadLetters", request, pb.SendBackDeadLettersResponse)
+
+    def consumers(self, group: str) -> list[v2.ClientInfo]:
+        """Return the clients of a group."""
+        request = v2.ListConsumerConnectionRequest()
+        request.group.name = group
+        response_type = v2.ListConsumerConnectionResponse
+        response = self._ask("ListConsumerConnection", request, response_type)
+        return list(response.client_info)
+
+    def subscriptions(self, group: str) -> list[v2.SubscriptionInfo]:
+        """Return what a group consumes."""
+        request = v2.ListSubscriptionRequest()
+        request.group.name = group
+        response = self._ask("ListSubscription", request, v2.ListSubscriptionResponse)
+        return list(response.subscription_info)
+
+    def topic_route(self, topic: str) -> str:
+        """Return where a topic lies, as JSON."""
+        request = v2.GetTopicRouteRequest()
+        request.topic.name = topic
+        return self._ask("GetTopicRoute", request, v2.GetTopicRouteResponse).topic_route_data
+
+    def find_messages(self, request: v2.ListMessageRequest) -> v2.ListMessageResponse:
+        """Return a page of messages, with bodies."""
+        return self._ask("QueryMessage", request, v2.ListMessageResponse)
+
+    def running_info(self, group: str, client_id: str) -> v2.ConsumerRunningInfo:
+        """Return what the broker knows of a consumer."""
+        request = v2.GetConsumerRunningInfoRequest(client_id=client_id)
+        request.group.name = group
+        response_type = v2.GetConsumerRunningInfoResponse
+        return self._ask("GetConsumerRunningInfo", request, response_type).consumer_running_info
+
+    def stack_trace(self, group: str, client_id: str) -> str:
+        """Return what a consumer's threads are doing, as it says."""
+        request = v2.PrintThreadStackTraceRequest(client_id=client_id)
+        request.group.name = group
+        response_type = v2.PrintThreadStackTraceResponse
+        response = self._ask(
+            "PrintThreadStackTrace", request, response_type, timeout_s=CLIENT_TIMEOUT_S
+        )
+        return response.thread_stack_trace
+
+    def verify_message(self, request: v2.VerifyMessageRequest) -> v2.Status:
+        """Have one consumer consume a message; return what it says."""
+        return self._call(
+            "VerifyMessage",
+            request,
+            v2.VerifyMessageResponse,
+            service=PROTOCOL_SERVICE,
+            timeout_s=CLIENT_TIMEOUT_S,
+        ).status
+
+    def _ask(
         self,
         name: str,
         request: Message,
         response_type: type[_Response],
         *,
         timeout_s: float = TIMEOUT_S,
+    ) -> _Response:
+        """Call the protocol's own admin service, whose refusals are statuses in its responses."""
+        response = self._call(
+            name, request, response_type, service=PROTOCOL_SERVICE, timeout_s=timeout_s
+        )
+        # Each of its responses has one, which no base class says.
+        status: v2.Status = getattr(response, "status")  # noqa: B009 - mypy knows no such field
+        if status.code != v2.OK:
+            raise CommandError(status.message or v2.Code.Name(status.code))
+        return response
+
+    def _call(
+        self,
+        name: str,
+        request: Message,
+        response_type: type[_Response],
+        *,
+        service: str = SERVICE,
+        timeout_s: float = TIMEOUT_S,
         wait_for_ready: bool = False,
     ) -> _Response:
         method = self._channel.unary_unary(
-            f"{SERVICE}/{name}",
+            f"{service}/{name}",
             request_serializer=type(request).SerializeToString,
             response_deserializer=response_type.FromString,
         )

@@ -45,8 +45,12 @@ class Command:
 
 
 # Name to (module, summary): only the module of the command that is run gets imported.
-_TOPIC, _GROUP, _CLUSTER, _MESSAGE = (
-    f"commitbus.broker.cli.mqadmin_{part}" for part in ("topic", "group", "cluster", "message")
+_TOPIC, _GROUP, _CLIENT, _OFFSET, _CLUSTER, _MESSAGE, _PRINT, _DEAD = (
+    f"commitbus.broker.cli.mqadmin_{part}"
+    for part in (
+        *("topic", "group", "client", "offset"),
+        *("cluster", "message", "print", "dead_letter"),
+    )
 )
 COMMANDS: Final = {
     "updateTopic": (_TOPIC, "Create a topic or change one."),
@@ -57,13 +61,24 @@ COMMANDS: Final = {
     "updateSubGroup": (_GROUP, "Create a consumer group or change one."),
     "deleteSubGroup": (_GROUP, "Delete a consumer group."),
     "consumerProgress": (_GROUP, "Show how far consumer groups are behind."),
+    "consumerConnection": (_CLIENT, "Show the clients of a group and what they subscribe to."),
+    "producerConnection": (_CLIENT, "Show the producers of a topic."),
+    "consumerStatus": (_CLIENT, "Show what a group's clients hold, and their threads."),
+    "resetOffsetByTime": (_OFFSET, "Have a group go on at another time or offset."),
+    "skipAccumulatedMessage": (_OFFSET, "Have a group go on at the end."),
     "clusterList": (_CLUSTER, "Show the brokers and their rates."),
+    "brokerStatus": (_CLUSTER, "Show the broker's figures."),
     "sealSegment": (_CLUSTER, "End the log file that is written; the next message begins one."),
     "queryMsgByKey": (_MESSAGE, "Find messages by key or tag."),
     "queryMsgById": (_MESSAGE, "Show a message by its id."),
     "queryMsgByUniqueKey": (_MESSAGE, "Show a message by the id its producer gave it."),
     "queryMsgByOffset": (_MESSAGE, "Show the message at a queue offset."),
     "sendMessage": (_MESSAGE, "Send a message."),
+    "printMsg": (_PRINT, "Print the messages of a topic."),
+    "consumeMessage": (_PRINT, "Print the messages of a topic, from an offset or a time on."),
+    "listDeadLetters": (_DEAD, "List what a group could not consume."),
+    "readDeadLetter": (_DEAD, "Show a dead letter by its id."),
+    "sendBackDeadLetters": (_DEAD, "Send dead letters to the topics they came from."),
 }
 
 
@@ -98,7 +113,7 @@ def _run(command: Command, options: argparse.Namespace) -> int:
     with AdminClient(endpoint) as client:
         answer = command.run(client, options)
     print_answer(answer, as_json=options.json)
-    return EXIT_OK
+    return answer.status
 
 
 def _command(name: str) -> Command:

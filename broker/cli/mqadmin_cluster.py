@@ -95,6 +95,33 @@ def _row(broker: pb.Broker) -> dict[str, object]:
     }
 
 
+def _status(client: AdminClient, options: argparse.Namespace) -> Answer:
+    check_cluster(client, options)
+    values = _figures(client.broker())
+    return Answer(values, [f"{name:<32}: {value}" for name, value in values.items()])
+
+
+def _figures(broker: pb.Broker) -> dict[str, object]:
+    """Return what RocketMQ's brokers say as well, under its names, sorted."""
+    values: dict[str, object] = {
+        "bootTimestamp": broker.boot_ms,
+        "brokerVersionDesc": broker.version,
+        "commitLogDiskRatio": round(broker.disk_ratio, 4),
+        "commitLogMaxOffset": broker.commit_log_max_offset,
+        "commitLogMinOffset": broker.commit_log_min_offset,
+        "dispatchBehindBytes": broker.dispatch_behind_bytes,
+        "earliestMessageTimeStamp": broker.earliest_message_ms,
+        "flushBehindBytes": broker.flush_behind_bytes,
+        "getTransferredTps": round(broker.out_tps, 2),
+        "msgGetTotalTodayNow": broker.out_total_today,
+        "msgGetTotalYesterday": broker.out_total_yesterday,
+        "msgPutTotalTodayNow": broker.in_total_today,
+        "msgPutTotalYesterday": broker.in_total_yesterday,
+        "putTps": round(broker.in_tps, 2),
+    }
+    return dict(sorted(values.items()))
+
+
 def _seal(client: AdminClient, options: argparse.Namespace) -> Answer:
     check_cluster(client, options)
     response = client.seal_segment()
@@ -116,5 +143,6 @@ def _seal(client: AdminClient, options: argparse.Namespace) -> Answer:
 
 COMMANDS: Final = (
     Command("clusterList", _list_arguments, _list),
+    Command("brokerStatus", add_place, _status),
     Command("sealSegment", add_place, _seal),
 )

@@ -10,9 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from commitbus.broker.cli.mqadmin import Command
-from commitbus.broker.cli.mqadmin_options import add_cluster, check_cluster, int32, int64
-from commitbus.broker.cli.output import Answer, CommandError, Table, java_map, local_time
+from commitbus.broker.cli.mqadmin_options import (
+    add_cluster,
+    check_broker_name,
+    check_cluster,
+    int32,
+    int64,
+)
+from commitbus.broker.cli.output import (
+    EXIT_FAILED,
+    EXIT_OK,
+    Answer,
+    CommandError,
+    Table,
+    java_map,
+    local_time,
+)
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
 
 if TYPE_CHECKING:
     from commitbus.broker.cli.admin_client import AdminClient
@@ -94,7 +109,7 @@ def _id_arguments(parser: argparse.ArgumentParser) -> None:
 def _by_id(client: AdminClient, options: argparse.Namespace) -> Answer:
     check_cluster(client, options)
     if _OFFSET_ID.fullmatch(options.msgId) and options.topic is None:
-        return _found(client, pb.GetMessageRequest(offset_id=options.msgId))
+        return _by_name(client, pb.GetMessageRequest(offset_id=options.msgId), options)
     if options.topic is None:
         raise CommandError(
             f"{options.msgId!r} is an id that the producer gave, not a place in the log: "
@@ -109,12 +124,34 @@ def _unique_key_arguments(parser: argparse.ArgumentParser, *, topic_required: bo
     parser.add_argument(
         "-t", "--topic", required=topic_required, help="topic, needed for a producer's id"
     )
+    parser.add_argument("-g", "--consumerGroup", help="with -d: the client's group")
+    parser.add_argument("-d", "--clientId", help="with -g: have this client consume the message")
 
 
 def _by_unique_key(client: AdminClient, options: argparse.Namespace) -> Answer:
     check_cluster(client, options)
     name = pb.GetMessageRequest.UniqueKey(topic=options.topic, unique_key=options.msgId)
-    return _found(client, pb.GetMessageRequest(unique_key=name))
+    return _by_name(client, pb.GetMessageRequest(unique_key=name), options)
+
+
+def _by_name(
+    client: AdminClient, request: pb.GetMessageRequest, options: argparse.Namespace
+) -> Answer:
+    if (options.consumerGroup is None) != (options.clientId is None):
+        raise CommandError("-g and -d belong together: a client of a group")
+    if options.clientId is None:
+        return found(client, request)
+    message = client.message(request).message
+    message_id = message.properties.get("UNIQ_KEY") or message.offset_id
+    verify = v2.VerifyMessageRequest(client_id=options.clientId, message_id=message_id)
+    verify.group.name, verify.topic.name = options.consumerGroup, message.topic
+    status = client.verify_message(verify)
+    code = v2.Code.Name(status.code)
+    return Answer(
+        {"client_id": options.clientId, "message_id": message_id, "result": code},
+        [f"{options.clientId} consumed {message_id}: {code} {status.message}"],
+        EXIT_OK if status.code == v2.OK else EXIT_FAILED,
+    )
 
 
 def _offset_arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,19 +163,15 @@ def _offset_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _by_offset(client: AdminClient, options: argparse.Namespace) -> Answer:
-    _check_broker_name(client, options)
+    check_broker_name(client, options)
     place = pb.GetMessageRequest.QueuePlace(
         topic=options.topic, queue_id=options.queueId, queue_offset=options.offset
     )
-    return _found(client, pb.GetMessageRequest(place=place))
+    return found(client, pb.GetMessageRequest(place=place))
 
 
-def _check_broker_name(client: AdminClient, options: argparse.Namespace) -> None:
-    if options.brokerName is not None and options.brokerName != (name := client.broker().name):
-        raise CommandError(f"the broker at this endpoint is {name!r}, not {options.brokerName!r}")
-
-
-def _found(client: AdminClient, request: pb.GetMessageRequest) -> Answer:
+def found(client: AdminClient, request: pb.GetMessageRequest) -> Answer:
+    """Return a message in full."""
     response = client.message(request)
     message = response.message
     body_path = _write_body(message)
@@ -216,7 +249,7 @@ def _send_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _send(client: AdminClient, options: argparse.Namespace) -> Answer:
-    _check_broker_name(client, options)
+    check_broker_name(client, options)
     request = pb.SendMessageRequest(
         topic=options.topic,
         body=options.body.encode(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from commitbus.broker.cli.output import CommandError
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from commitbus.broker.cli.admin_client import AdminClient
 
 SECONDS_MAX: Final = 86_400
+NOW: Final = -1
+"""What `point_in_time` makes of the word `now`."""
+_TIME_FORMAT: Final = "%Y-%m-%d#%H:%M:%S:%f"
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +41,35 @@ def check_cluster(client: AdminClient, options: argparse.Namespace) -> None:
                 f"the broker at this endpoint belongs to cluster {cluster!r}, not to "
                 f"{options.clusterName!r}"
             )
+
+
+def check_broker_name(client: AdminClient, options: argparse.Namespace) -> None:
+    """Refuse a command that is meant for another broker.
+
+    Raises:
+        CommandError: a broker was named and is not the one at the endpoint.
+    """
+    if options.brokerName is not None and options.brokerName != (name := client.broker().name):
+        raise CommandError(f"the broker at this endpoint is {name!r}, not {options.brokerName!r}")
+
+
+def point_in_time(text: str) -> int:
+    """Return milliseconds since 1970 for these, or for `yyyy-MM-dd#HH:mm:ss:SSS` in local time.
+
+    `now` and `currentTimeMillis`, which RocketMQ's tool has as well, are `NOW`.
+    """
+    if text in ("now", "currentTimeMillis"):
+        return NOW
+    if text.isascii() and text.isdigit():
+        return int64(text)
+    try:
+        # RocketMQ lets the milliseconds be left out; strptime takes 1 to 6 digits for them.
+        moment = datetime.strptime(text if text.count(":") == 3 else f"{text}:0", _TIME_FORMAT)  # noqa: DTZ007 - local time, as RocketMQ's tool takes it
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither now, nor milliseconds, nor yyyy-MM-dd#HH:mm:ss:SSS"
+        ) from None
+    return round(moment.timestamp() * 1000)
 
 
 def boolean(text: str) -> bool:

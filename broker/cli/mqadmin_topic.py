@@ -15,7 +15,7 @@ from commitbus.broker.cli.mqadmin_options import (
     check_cluster,
     int32,
 )
-from commitbus.broker.cli.output import Answer, CommandError, Table, java_bool, java_map, local_time
+from commitbus.broker.cli.output import Answer, Table, java_bool, java_map, local_time
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 
 if TYPE_CHECKING:
@@ -173,20 +173,18 @@ def _route_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _route(client: AdminClient, options: argparse.Namespace) -> Answer:
-    topic = next((topic for topic in client.topics() if topic.name == options.topic), None)
-    if topic is None:
-        raise CommandError(f"there is no topic {options.topic!r}")
-    broker = client.broker()
-    route = _route_data(topic, broker)
+    route = json.loads(client.topic_route(options.topic))
     if not options.list or options.json:
         return Answer(route, [json.dumps(route, indent="\t")])
+    (broker,), (queues,) = route["brokerDatas"], route["queueDatas"]
+    addresses = ", ".join(f"{key}={value}" for key, value in broker["brokerAddrs"].items())
     row = {
-        "cluster": broker.cluster,
-        "broker_name": broker.name,
-        "addresses": f"{{{broker.id}={broker.address}}}",
-        "read": topic.read_queue_nums,
-        "write": topic.write_queue_nums,
-        "perm": topic.perm,
+        "cluster": broker["cluster"],
+        "broker_name": broker["brokerName"],
+        "addresses": f"{{{addresses}}}",
+        "read": queues["readQueueNums"],
+        "write": queues["writeQueueNums"],
+        "perm": queues["perm"],
     }
     total = {**dict.fromkeys(row, ""), "cluster": "Total:", "broker_name": 1}
     columns = {
@@ -197,32 +195,8 @@ def _route(client: AdminClient, options: argparse.Namespace) -> Answer:
         "#WriteQueue": "write",
         "#Perm": "perm",
     }
-    totals = {"read": topic.read_queue_nums, "write": topic.write_queue_nums}
+    totals = {"read": row["read"], "write": row["write"]}
     return Answer(route, [Table(columns, [row, total | totals])])
-
-
-def _route_data(topic: pb.Topic, broker: pb.Broker) -> dict[str, object]:
-    """Return the route with the field names of RocketMQ's TopicRouteData."""
-    return {
-        "brokerDatas": [
-            {
-                "brokerAddrs": {str(broker.id): broker.address},
-                "brokerName": broker.name,
-                "cluster": broker.cluster,
-                "enableActingMaster": False,
-            }
-        ],
-        "filterServerTable": {},
-        "queueDatas": [
-            {
-                "brokerName": broker.name,
-                "perm": topic.perm,
-                "readQueueNums": topic.read_queue_nums,
-                "topicSysFlag": topic.topic_sys_flag,
-                "writeQueueNums": topic.write_queue_nums,
-            }
-        ],
-    }
 
 
 COMMANDS: Final = (

@@ -60,6 +60,8 @@ class Answer:
     """The same as `text`, as JSON has it."""
     text: Sequence[str | Table]
     """Printed one below the other."""
+    status: int = EXIT_OK
+    """The command's exit status."""
 
 
 def print_answer(answer: Answer, *, as_json: bool) -> None:

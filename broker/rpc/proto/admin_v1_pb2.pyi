@@ -251,12 +251,64 @@ class ConsumerProgress(_message.Message):
     consume_tps: float
     def __init__(self, queues: _Optional[_Iterable[_Union[ConsumerProgress.Queue, _Mapping[str, object]]]] = ..., consume_tps: _Optional[float] = ...) -> None: ...
 
+class ResetOffsetsRequest(_message.Message):
+    __slots__ = ("group", "topic", "timestamp_ms", "offset", "queue_id", "only_back")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    ONLY_BACK_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    timestamp_ms: int
+    offset: int
+    queue_id: int
+    only_back: bool
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., timestamp_ms: _Optional[int] = ..., offset: _Optional[int] = ..., queue_id: _Optional[int] = ..., only_back: _Optional[bool] = ...) -> None: ...
+
+class ResetOffsetsResponse(_message.Message):
+    __slots__ = ("queues",)
+    class Queue(_message.Message):
+        __slots__ = ("queue_id", "offset")
+        QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+        OFFSET_FIELD_NUMBER: _ClassVar[int]
+        queue_id: int
+        offset: int
+        def __init__(self, queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[ResetOffsetsResponse.Queue]
+    def __init__(self, queues: _Optional[_Iterable[_Union[ResetOffsetsResponse.Queue, _Mapping[str, object]]]] = ...) -> None: ...
+
+class ListProducersRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class ListProducersResponse(_message.Message):
+    __slots__ = ("producers",)
+    class Producer(_message.Message):
+        __slots__ = ("client_id", "address", "language", "version")
+        CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+        ADDRESS_FIELD_NUMBER: _ClassVar[int]
+        LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+        VERSION_FIELD_NUMBER: _ClassVar[int]
+        client_id: str
+        address: str
+        language: str
+        version: str
+        def __init__(self, client_id: _Optional[str] = ..., address: _Optional[str] = ..., language: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    producers: _containers.RepeatedCompositeFieldContainer[ListProducersResponse.Producer]
+    def __init__(self, producers: _Optional[_Iterable[_Union[ListProducersResponse.Producer, _Mapping[str, object]]]] = ...) -> None: ...
+
 class GetBrokerRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class Broker(_message.Message):
-    __slots__ = ("cluster", "name", "id", "address", "version", "in_tps", "out_tps", "in_total_yesterday", "out_total_yesterday", "in_total_today", "out_total_today", "earliest_message_ms", "disk_ratio", "boot_ms")
+    __slots__ = ("cluster", "name", "id", "address", "version", "in_tps", "out_tps", "in_total_yesterday", "out_total_yesterday", "in_total_today", "out_total_today", "earliest_message_ms", "disk_ratio", "boot_ms", "commit_log_min_offset", "commit_log_max_offset", "flush_behind_bytes", "dispatch_behind_bytes")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -271,6 +323,10 @@ class Broker(_message.Message):
     EARLIEST_MESSAGE_MS_FIELD_NUMBER: _ClassVar[int]
     DISK_RATIO_FIELD_NUMBER: _ClassVar[int]
     BOOT_MS_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_LOG_MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_LOG_MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_BEHIND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_BEHIND_BYTES_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     name: str
     id: int
@@ -285,7 +341,11 @@ class Broker(_message.Message):
     earliest_message_ms: int
     disk_ratio: float
     boot_ms: int
-    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., id: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., in_tps: _Optional[float] = ..., out_tps: _Optional[float] = ..., in_total_yesterday: _Optional[int] = ..., out_total_yesterday: _Optional[int] = ..., in_total_today: _Optional[int] = ..., out_total_today: _Optional[int] = ..., earliest_message_ms: _Optional[int] = ..., disk_ratio: _Optional[float] = ..., boot_ms: _Optional[int] = ...) -> None: ...
+    commit_log_min_offset: int
+    commit_log_max_offset: int
+    flush_behind_bytes: int
+    dispatch_behind_bytes: int
+    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., id: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., in_tps: _Optional[float] = ..., out_tps: _Optional[float] = ..., in_total_yesterday: _Optional[int] = ..., out_total_yesterday: _Optional[int] = ..., in_total_today: _Optional[int] = ..., out_total_today: _Optional[int] = ..., earliest_message_ms: _Optional[int] = ..., disk_ratio: _Optional[float] = ..., boot_ms: _Optional[int] = ..., commit_log_min_offset: _Optional[int] = ..., commit_log_max_offset: _Optional[int] = ..., flush_behind_bytes: _Optional[int] = ..., dispatch_behind_bytes: _Optional[int] = ...) -> None: ...
 
 class SealSegmentRequest(_message.Message):
     __slots__ = ()
@@ -442,3 +502,48 @@ class SendMessageResponse(_message.Message):
     message_id: str
     offset_id: str
     def __init__(self, broker_name: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., message_id: _Optional[str] = ..., offset_id: _Optional[str] = ...) -> None: ...
+
+class SendBackDeadLettersRequest(_message.Message):
+    __slots__ = ("group", "message_id", "from_offset", "max_count")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    message_id: str
+    from_offset: int
+    max_count: int
+    def __init__(self, group: _Optional[str] = ..., message_id: _Optional[str] = ..., from_offset: _Optional[int] = ..., max_count: _Optional[int] = ...) -> None: ...
+
+class SendBackDeadLettersResponse(_message.Message):
+    __slots__ = ("letters", "next_offset", "end_offset")
+    class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        OUTCOME_UNSPECIFIED: _ClassVar[SendBackDeadLettersResponse.Outcome]
+        SENT_BACK: _ClassVar[SendBackDeadLettersResponse.Outcome]
+        SENT_BACK_BEFORE: _ClassVar[SendBackDeadLettersResponse.Outcome]
+        FAILED: _ClassVar[SendBackDeadLettersResponse.Outcome]
+    OUTCOME_UNSPECIFIED: SendBackDeadLettersResponse.Outcome
+    SENT_BACK: SendBackDeadLettersResponse.Outcome
+    SENT_BACK_BEFORE: SendBackDeadLettersResponse.Outcome
+    FAILED: SendBackDeadLettersResponse.Outcome
+    class Letter(_message.Message):
+        __slots__ = ("queue_offset", "message_id", "topic", "outcome", "reason")
+        QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+        TOPIC_FIELD_NUMBER: _ClassVar[int]
+        OUTCOME_FIELD_NUMBER: _ClassVar[int]
+        REASON_FIELD_NUMBER: _ClassVar[int]
+        queue_offset: int
+        message_id: str
+        topic: str
+        outcome: SendBackDeadLettersResponse.Outcome
+        reason: str
+        def __init__(self, queue_offset: _Optional[int] = ..., message_id: _Optional[str] = ..., topic: _Optional[str] = ..., outcome: _Optional[_Union[SendBackDeadLettersResponse.Outcome, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    LETTERS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    letters: _containers.RepeatedCompositeFieldContainer[SendBackDeadLettersResponse.Letter]
+    next_offset: int
+    end_offset: int
+    def __init__(self, letters: _Optional[_Iterable[_Union[SendBackDeadLettersResponse.Letter, _Mapping[str, object]]]] = ..., next_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...

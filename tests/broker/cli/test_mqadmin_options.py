@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
+from datetime import datetime
 
 import pytest
 
-from commitbus.broker.cli.mqadmin_options import attribute_changes, boolean, int32, int64, seconds
+from commitbus.broker.cli.mqadmin_options import (
+    NOW,
+    attribute_changes,
+    boolean,
+    int32,
+    int64,
+    point_in_time,
+    seconds,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +69,21 @@ def test_an_interval_is_a_time_that_can_be_waited() -> None:
     for text in ("nan", "inf", "-1", "0", "x", ""):
         with pytest.raises(ArgumentTypeError):
             seconds(text)
+
+
+def test_times_are_a_word_milliseconds_or_a_date() -> None:
+    """The date in local time, with or without milliseconds."""
+    moment = datetime(2026, 11, 21, 18, 30, 5).astimezone()
+    at_ms = round(moment.timestamp() * 1000)
+    assert (point_in_time("now"), point_in_time("currentTimeMillis")) == (NOW, NOW)
+    assert point_in_time("1700000000000") == 1_700_000_000_000
+    assert point_in_time("2026-11-21#18:30:05:007") == at_ms + 7
+    assert point_in_time("2026-11-21#18:30:05") == at_ms
+
+
+@pytest.mark.parametrize(
+    "text", ["", "then", "-1", "2026-11-21", "2026-13-01#00:00:00:000", "9" * 30]
+)
+def test_other_times_are_refused(text: str) -> None:
+    with pytest.raises(ArgumentTypeError):
+        point_in_time(text)

@@ -147,7 +147,7 @@ def test_the_route_is_json_or_a_table(mqadmin: Run, refused: Run, broker: Broker
         *("DefaultCluster", "broker-a", f"{{0={broker.endpoint}}}", "4", "3", "6")
     ]
     assert lines[2].split() == ["Total:", "1", "4", "3"]
-    assert "there is no topic 'Nowhere'" in refused("topicRoute", "-t", "Nowhere")
+    assert "no such topic: Nowhere" in refused("topicRoute", "-t", "Nowhere")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

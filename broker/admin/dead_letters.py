@@ -1,0 +1,154 @@
+"""Dead letters on their way back: copies in the topics they came from.
+
+A copy carries the place of its dead letter in the log. So whether a letter was sent back is known
+from the index, whoever asked for it and whatever was killed meanwhile: nothing is sent twice, and
+no state of its own is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, final
+
+import trio
+
+from commitbus.broker.admin.context import AdminContext
+from commitbus.broker.messaging import properties as names
+from commitbus.broker.messaging.errors import RequestError, TopicNotFoundError
+from commitbus.broker.messaging.message_codec import message_id
+from commitbus.broker.messaging.queue_choice import next_queue, queue_of_group
+from commitbus.broker.metadata.names import dead_letter_topic
+from commitbus.broker.metadata.topics import TopicConfig
+from commitbus.broker.rpc.call import RpcError, StatusCode
+from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+from commitbus.broker.store.message_store import MessageStore
+from commitbus.commitlog.errors import MessageRefusedError
+from commitbus.commitlog.record_format import encode_properties, offset_message_id
+from commitbus.commitlog.types import OutgoingMessage, QueueOffset, Record
+
+BATCH_MAX: Final = 64
+BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Of one call, a message more at most."""
+_INDEX_WAIT_S: Final = 5.0
+_INDEX_LOOK_S: Final = 0.005
+_Response = pb.SendBackDeadLettersResponse
+
+
+@final
+class _Letter(NamedTuple):
+    record: Record
+    is_sent_back: bool
+
+    @property
+    def origin(self) -> str:
+        """The topic that it came from; empty when it does not say."""
+        return self.record.properties.get(names.DEAD_LETTER_ORIGIN_TOPIC, "")
+
+
+async def send_back_dead_letters(
+    context: AdminContext, request: pb.SendBackDeadLettersRequest
+) -> pb.SendBackDeadLettersResponse:
+    """Send some dead letters of a group back, and answer when the copies are durable."""
+    topic = context.existing_topic(dead_letter_topic(request.group)).name
+    response = _Response(end_offset=context.store.max_offset(topic, 0))
+    async with context.sending_back:
+        await _wait_for_index(context)
+        letters = await trio.to_thread.run_sync(_letters, context.store, topic, request)
+        for letter in letters:
+            response.letters.append(_send_back(context, letter))
+        await context.messaging.durability.wait(context.store.end_offset)
+    response.next_offset = response.end_offset
+    if request.HasField("from_offset") and letters:
+        response.next_offset = letters[-1].record.queue_offset + 1
+    return response
+
+
+async def _wait_for_index(context: AdminContext) -> None:
+    """Wait until the copies that were made before can be found."""
+    end = context.store.confirm_offset
+    with trio.move_on_after(_INDEX_WAIT_S):
+        while context.store.indexed_to < end:  # noqa: ASYNC110 - the index tells nobody
+            await trio.sleep(_INDEX_LOOK_S)
+        return
+    raise RpcError(StatusCode.UNAVAILABLE, "the index is behind: what was sent back is not known")
+
+
+def _letters(
+    store: MessageStore, topic: str, request: pb.SendBackDeadLettersRequest
+) -> list[_Letter]:
+    """Return the letters that are asked for. May wait for a disk."""
+    if request.HasField("message_id"):
+        records = store.query_by_unique_key(topic, request.message_id)[:1]
+        if not records:
+            raise RpcError(StatusCode.NOT_FOUND, f"no dead letter has the id {request.message_id}")
+    else:
+        count = min(request.max_count if request.max_count > 0 else BATCH_MAX, BATCH_MAX)
+        records, size = [], 0
+        for unit in store.fetch(topic, 0, QueueOffset(request.from_offset), count).units:
+            if size > BATCH_BYTES_MAX:
+                break
+            records.append(store.read(unit.physical_offset))
+            size += unit.size_bytes
+    return [_Letter(record, _is_sent_back(store, record)) for record in records]
+
+
+def _is_sent_back(store: MessageStore, record: Record) -> bool:
+    origin = record.properties.get(names.DEAD_LETTER_ORIGIN_TOPIC, "")
+    copies = store.query_by_unique_key(origin, message_id(record))
+    place = _place(record)
+    return any(copy.properties.get(names.ORIGIN_MESSAGE_ID) == place for copy in copies)
+
+
+def _place(record: Record) -> str:
+    return offset_message_id(record.store_host, record.physical_offset)
+
+
+def _send_back(context: AdminContext, letter: _Letter) -> _Response.Letter:
+    """Copy one letter, unless that was done before, and say what became of it."""
+    result = _Response.Letter(
+        queue_offset=letter.record.queue_offset,
+        message_id=message_id(letter.record),
+        topic=letter.origin,
+        outcome=_Response.SENT_BACK_BEFORE,
+    )
+    if letter.is_sent_back:
+        return result
+    try:
+        _store_copy(context, letter)
+    except (RequestError, MessageRefusedError) as error:
+        result.outcome, result.reason = _Response.FAILED, str(error)
+    else:
+        result.outcome = _Response.SENT_BACK
+    return result
+
+
+def _store_copy(context: AdminContext, letter: _Letter) -> None:
+    messaging, record = context.messaging, letter.record
+    topic = context.metadata.topic(letter.origin)
+    if topic is None:
+        raise TopicNotFoundError(letter.origin)
+    messaging.durability.check_room()
+    # As it was before it died, but for the trace of that.
+    properties = dict(record.properties)
+    for name in (names.DEAD_LETTER_ORIGIN_TOPIC, names.DEAD_LETTER_ORIGIN_MESSAGE_ID):
+        properties.pop(name, None)
+    properties[names.UNIQUE_KEY] = message_id(record)
+    properties[names.ORIGIN_MESSAGE_ID] = _place(record)
+    context.store.put(
+        OutgoingMessage(
+            topic=topic.name,
+            queue_id=_queue(context, topic, properties.get(names.SHARDING_KEY, "")),
+            body=record.body,
+            properties=encode_properties(properties),
+            born_timestamp=record.born_timestamp,
+            born_host=record.born_host,
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+        )
+    )
+    messaging.counters.count_sent(topic.name, 1, len(record.body))
+
+
+def _queue(context: AdminContext, topic: TopicConfig, message_group: str) -> int:
+    """Return the queue for a message, which must be its group's if it has one."""
+    in_turn = next_queue(context.messaging, topic)
+    return queue_of_group(message_group, topic.write_queue_nums) if message_group else in_turn
