@@ -1,0 +1,7 @@
+"""The broker that each cell of the matrix is tried on."""
+
+from __future__ import annotations
+
+from tests.broker.messaging.conftest import run
+
+__all__ = ["run"]

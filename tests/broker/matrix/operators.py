@@ -1,0 +1,194 @@
+"""The operator's service, which `mqadmin` speaks. It refuses by gRPC statuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commitbus.broker.messaging import durability
+from commitbus.broker.rpc.call import StatusCode
+from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+from commitbus.commitlog.errors import StoreReadOnlyError
+from tests.broker.matrix.registry import ADMIN, cell, cells, good_request
+from tests.broker.matrix.stage import DISK_FULL, NOT_SAVED, Stage
+
+PUT_TOPIC, DELETE_TOPIC = ADMIN + "PutTopic", ADMIN + "DeleteTopic"
+LIST_TOPICS, TOPIC_STATUS = ADMIN + "ListTopics", ADMIN + "GetTopicStatus"
+PUT_GROUP, DELETE_GROUP = ADMIN + "PutGroup", ADMIN + "DeleteGroup"
+LIST_GROUPS, PROGRESS = ADMIN + "ListGroups", ADMIN + "GetConsumerProgress"
+BROKER, SEAL = ADMIN + "GetBroker", ADMIN + "SealSegment"
+QUERY, GET, SEND = ADMIN + "QueryMessages", ADMIN + "GetMessage", ADMIN + "SendMessage"
+
+GOOD = {
+    PUT_TOPIC: pb.PutTopicRequest(name="T"),
+    DELETE_TOPIC: pb.DeleteTopicRequest(name="T"),
+    LIST_TOPICS: pb.ListTopicsRequest(),
+    TOPIC_STATUS: pb.GetTopicStatusRequest(topic="T"),
+    PUT_GROUP: pb.PutGroupRequest(name="G"),
+    DELETE_GROUP: pb.DeleteGroupRequest(name="G"),
+    LIST_GROUPS: pb.ListGroupsRequest(),
+    PROGRESS: pb.GetConsumerProgressRequest(group="G", topic="T"),
+    BROKER: pb.GetBrokerRequest(),
+    SEAL: pb.SealSegmentRequest(),
+    QUERY: pb.QueryMessagesRequest(topic="T", key="k", max_count=1),
+    GET: pb.GetMessageRequest(place=pb.GetMessageRequest.QueuePlace(topic="T")),
+    SEND: pb.SendMessageRequest(topic="T", body=b"a"),
+}
+CHANGED = {
+    PUT_TOPIC: "put_topic",
+    DELETE_TOPIC: "topic_deleted",
+    PUT_GROUP: "put_group",
+    DELETE_GROUP: "delete_group",
+}
+"""Which method of the metadata each of these calls."""
+
+
+# GetBroker looks at the disk of the store that the configuration names.
+@cells(GOOD, StatusCode.OK, settings={"store_directory": "."})
+async def granted(stage: Stage, path: str) -> Any:
+    """The request is granted."""
+    await stage.bus.send(b"a")
+    request = type(GOOD[path])()
+    request.CopyFrom(GOOD[path])
+    return request
+
+
+@cells((PUT_TOPIC, DELETE_TOPIC, PUT_GROUP, DELETE_GROUP), StatusCode.INVALID_ARGUMENT)
+async def illegal_name(stage: Stage, path: str) -> Any:
+    """The name is illegal."""
+    request = await good_request(stage, path)
+    request.name = "no/name"
+    return request
+
+
+@cells((PUT_TOPIC, DELETE_TOPIC), StatusCode.INVALID_ARGUMENT)
+async def system_topic(stage: Stage, path: str) -> Any:
+    """The topic is one of the system's own."""
+    request = await good_request(stage, path)
+    request.name = "TBW102"
+    return request
+
+
+@cells((PUT_TOPIC, PUT_GROUP), StatusCode.INVALID_ARGUMENT)
+async def unknown_attribute(stage: Stage, path: str) -> Any:
+    """There is no such attribute, or it cannot have this value."""
+    request = await good_request(stage, path)
+    request.set_attributes["colour"] = "red"
+    return request
+
+
+@cell(PUT_TOPIC, StatusCode.INVALID_ARGUMENT)
+async def too_many_queues(stage: Stage) -> Any:
+    """The number of queues or the permissions are out of range."""
+    request = await good_request(stage, PUT_TOPIC)
+    request.read_queue_nums = 1025
+    return request
+
+
+@cell(PUT_GROUP, StatusCode.INVALID_ARGUMENT)
+async def bad_retry_policy(stage: Stage) -> Any:
+    """The retry policy is none."""
+    request = await good_request(stage, PUT_GROUP)
+    request.group_retry_policy = "soon"
+    return request
+
+
+@cells((DELETE_TOPIC, TOPIC_STATUS, PROGRESS, QUERY, SEND), StatusCode.NOT_FOUND)
+async def unknown_topic(stage: Stage, path: str) -> Any:
+    """There is no such topic."""
+    request = await good_request(stage, path)
+    setattr(request, "name" if path == DELETE_TOPIC else "topic", "Nowhere")
+    return request
+
+
+@cells((DELETE_GROUP, PROGRESS), StatusCode.NOT_FOUND)
+async def unknown_group(stage: Stage, path: str) -> Any:
+    """There is no such group."""
+    request = await good_request(stage, path)
+    setattr(request, "name" if path == DELETE_GROUP else "group", "Nobody")
+    return request
+
+
+@cell(GET, StatusCode.NOT_FOUND)
+async def unknown_message(stage: Stage) -> Any:
+    """There is no such message."""
+    request = await good_request(stage, GET)
+    request.place.queue_offset = 7
+    return request
+
+
+@cell(GET, StatusCode.INVALID_ARGUMENT)
+async def unnamed_message(_stage: Stage) -> Any:
+    """The message is not named, or by something that is no id."""
+    return pb.GetMessageRequest(offset_id="none")
+
+
+@cell(QUERY, StatusCode.INVALID_ARGUMENT)
+async def empty_key(stage: Stage) -> Any:
+    """The key is empty, or no message is asked for."""
+    request = await good_request(stage, QUERY)
+    request.key = ""
+    return request
+
+
+@cell(SEND, StatusCode.INVALID_ARGUMENT)
+async def illegal_message(stage: Stage) -> Any:
+    """The message breaks a limit that holds for producers."""
+    request = await good_request(stage, SEND)
+    request.body = b""
+    return request
+
+
+@cell(SEND, StatusCode.INVALID_ARGUMENT)
+async def unknown_queue(stage: Stage) -> Any:
+    """The topic has no such queue, or takes messages of another type."""
+    request = await good_request(stage, SEND)
+    request.queue_id = 7
+    return request
+
+
+@cells(CHANGED, StatusCode.UNAVAILABLE)
+async def not_saved(stage: Stage, path: str) -> Any:
+    """The change could not be saved."""
+    request = await good_request(stage, path)
+    stage.fails(stage.context.metadata, CHANGED[path], NOT_SAVED)
+    return request
+
+
+@cell(SEAL, StatusCode.UNAVAILABLE)
+async def manifest_not_written(stage: Stage) -> Any:
+    """The segment's manifest could not be written."""
+    request = await good_request(stage, SEAL)
+    stage.fails(stage.context.store, "seal_segment", OSError(28, "No space left on device"))
+    return request
+
+
+@cell(SEAL, StatusCode.FAILED_PRECONDITION)
+async def store_takes_no_more(stage: Stage) -> Any:
+    """The store is closed or read-only, because a flush failed before."""
+    request = await good_request(stage, SEAL)
+    stage.fails(stage.context.store, "seal_segment", StoreReadOnlyError("a flush failed"))
+    return request
+
+
+@cell(SEND, StatusCode.FAILED_PRECONDITION)
+async def not_stored(stage: Stage) -> Any:
+    """The store cannot take the message: its disk is full, or a flush failed before."""
+    request = await good_request(stage, SEND)
+    stage.fails(stage.context.store, "put", DISK_FULL)
+    return request
+
+
+@cell(SEND, StatusCode.FAILED_PRECONDITION)
+async def topic_is_read_only(stage: Stage) -> Any:
+    """The topic has no queue that may be written to."""
+    request = await good_request(stage, SEND)
+    await stage.bus.topic(perm=4)
+    return request
+
+
+@cell(SEND, StatusCode.RESOURCE_EXHAUSTED)
+async def too_many_wait_for_the_disk(stage: Stage) -> Any:
+    """Too many messages wait for the disk already."""
+    request = await good_request(stage, SEND)
+    stage.patch.setattr(durability, "WAITING_MAX", 0)
+    return request

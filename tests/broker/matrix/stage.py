@@ -1,0 +1,110 @@
+"""A whole broker but for its transport, and what any of its RPCs answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+import pytest
+import trio
+from google.protobuf.message import Message
+
+from commitbus.broker.admin.context import AdminContext
+from commitbus.broker.admin.methods import admin_methods
+from commitbus.broker.admin.v2.methods import admin_v2_methods
+from commitbus.broker.bulk.methods import bulk_methods
+from commitbus.broker.messaging.methods import messaging_methods
+from commitbus.broker.metadata.errors import StateWriteError
+from commitbus.broker.rates import Rates
+from commitbus.broker.rpc.call import Call, Pieces, Response, RpcError, StatusCode
+from commitbus.broker.rpc.exchange import encoded
+from commitbus.broker.rpc.method import Later, Method, MethodKind
+from commitbus.broker.rpc.outcome import refusal
+from commitbus.commitlog.errors import DiskFullError
+from commitbus.commitlog.file_system import RealFileSystem
+from tests.broker.messaging.conftest import Bus, finished, settled
+
+Request = Message | Sequence[Message] | Sequence[bytes]
+"""What a client sends: several messages where it sends a stream."""
+DISK_FULL = DiskFullError(Path("log"), 1)
+NOT_SAVED = StateWriteError(Path("state"), "no space")
+
+
+@final
+class Stage:
+    """What a scenario has: a broker with topic T of one queue and group G, and ways to spoil it."""
+
+    def __init__(self, bus: Bus, patch: pytest.MonkeyPatch, beside: trio.Nursery) -> None:
+        """Work in `beside` goes on while the call is made, and ends with it."""
+        self.bus, self.patch, self.beside = bus, patch, beside
+        self.context, self.token = bus.context, trio.lowlevel.current_trio_token()
+        rates = Rates(bus.context.counters, bus.context.clock)
+        self.admin = AdminContext(bus.context, rates, "1.0", 0, RealFileSystem())
+        methods = [
+            *messaging_methods(bus.context),
+            *admin_methods(self.admin),
+            *admin_v2_methods(self.admin),
+            *bulk_methods(bus.context),
+        ]
+        self.methods: dict[str, Method] = {method.path: method for method in methods}
+
+    async def answer(
+        self, path: str, requests: Message | Sequence[Message | bytes], call: Call
+    ) -> int:
+        """Return the code that a client gets: the protocol's, or gRPC's where the call fails."""
+        method = self.methods[path]
+        handler: Any = method.handler
+        codes: list[int] = []
+
+        async def send(*responses: Response | Pieces) -> None:
+            codes.extend(_codes(method, encoded(response)) for response in responses)
+
+        try:
+            if method.kind is MethodKind.UNARY:
+                answer = handler(requests, call)
+                if isinstance(answer, Later):
+                    answer = await settled(answer)
+                elif not isinstance(answer, Message | bytes):
+                    answer = await answer
+                await send(answer)
+            elif method.kind is MethodKind.SERVER_STREAM:
+                await finished(handler(requests, call, send))
+            else:
+                assert isinstance(requests, Sequence)
+                async with aclosing(_sent(method, requests)) as stream:
+                    await handler(stream, call, send)
+        except RpcError as error:
+            return error.code
+        except ExceptionGroup as group:
+            # As the transport sees it, of a handler that has a nursery.
+            return refusal(group, call).code
+        return codes[0]
+
+    def no_room(self) -> None:
+        """Let clients create no more topics and groups."""
+        self.patch.setattr("commitbus.broker.messaging.context.CREATED_BY_CLIENTS_MAX", 0)
+
+    def fails(self, owner: object, name: str, error: Exception) -> None:
+        """Have a method of a part of the broker raise an error."""
+        self.patch.setattr(owner, name, partial(_raise, error))
+
+
+def _codes(method: Method, data: bytes) -> int:
+    response: Any = method.response_type.FromString(data)
+    if "status" not in method.response_type.DESCRIPTOR.fields_by_name:
+        return StatusCode.OK
+    code: int = response.status.code
+    return code
+
+
+async def _sent(method: Method, requests: Sequence[Any]) -> AsyncGenerator[Message | bytes, None]:
+    for request in requests:
+        as_bytes = method.request_type is None and isinstance(request, Message)
+        yield request.SerializeToString() if as_bytes else request
+
+
+def _raise(error: Exception, *_: object, **__: object) -> Any:
+    raise error
