@@ -8,3 +8,10 @@ class FilterExpressionError(ValueError):
 
     Whose fault: the consumer's. The protocol's code for it is ILLEGAL_FILTER_EXPRESSION.
     """
+
+
+class TooManyFiltersError(Exception):
+    """The expressions that consumers wait with are too long together, as one by one they are not.
+
+    Whose fault: nobody's alone. The protocol's code for it is TOO_MANY_REQUESTS.
+    """

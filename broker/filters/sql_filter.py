@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, final
+from weakref import WeakSet
 
 from commitbus.broker.filters.encoded_properties import PropertyFinder
-from commitbus.broker.filters.errors import FilterExpressionError
+from commitbus.broker.filters.errors import FilterExpressionError, TooManyFiltersError
 from commitbus.broker.filters.java_values import ConversionError
 
 if TYPE_CHECKING:
@@ -15,11 +16,14 @@ if TYPE_CHECKING:
 
 SQL_EXPRESSION_LENGTH_MAX: Final = 8192
 """In characters. The longest takes 35 ms to compile and 1 MB to keep."""
+ALIVE_LENGTH_MAX: Final = 1 << 21
+"""In characters, of all expressions whose filters are in use or cached: 256 MB."""
 _CACHED_MAX: Final = 100
 """Expressions, as RocketMQ."""
 _compiled: Final[dict[str, SqlFilter | str]] = {}
 """By expression, those asked for last at the end: the filter, or why there is none, so that asking
 again for nonsense is cheap too."""
+_alive: Final = WeakSet["SqlFilter"]()
 _lock: Final = threading.Lock()
 
 
@@ -31,12 +35,14 @@ class SqlFilter:
     condition not true, wherever it is evaluated.
     """
 
-    __slots__ = ("_evaluate", "_finder")
+    __slots__ = ("__weakref__", "_evaluate", "_finder", "length")
 
     tags_codes: Final = None
     reads_properties: Final = True
 
-    def __init__(self, condition: Term) -> None:
+    def __init__(self, condition: Term, length: int) -> None:
+        self.length: Final = length
+        """Of the expression, in characters."""
         self._evaluate: Final = condition.evaluate
         self._finder: Final = PropertyFinder(sorted(condition.names))
 
@@ -59,6 +65,7 @@ def compile_sql(text: str) -> SqlFilter:
 
     Raises:
         FilterExpressionError: It is empty, too long, too deep, or no such expression.
+        TooManyFiltersError: There is no room for one more.
     """
     if len(text) > SQL_EXPRESSION_LENGTH_MAX:
         raise FilterExpressionError(
@@ -67,10 +74,14 @@ def compile_sql(text: str) -> SqlFilter:
         )
     with _lock:
         compiled = _compiled.pop(text, None)
+        if compiled is None and sum(known.length for known in _alive) > ALIVE_LENGTH_MAX:
+            raise TooManyFiltersError("too many consumers wait with SQL filters of their own")
     if compiled is None:
         compiled = _compile(text)
     with _lock:
         _compiled[text] = compiled
+        if isinstance(compiled, SqlFilter):
+            _alive.add(compiled)
         if len(_compiled) > _CACHED_MAX:
             del _compiled[next(iter(_compiled))]
     if isinstance(compiled, str):
@@ -90,6 +101,6 @@ def _compile(text: str) -> SqlFilter | str:
     from commitbus.broker.filters.sql_parser import parse  # noqa: PLC0415 - as said
 
     try:
-        return SqlFilter(parse(text))
+        return SqlFilter(parse(text), len(text))
     except FilterExpressionError as error:
         return f"SQL filter expression: {error}"

@@ -6,11 +6,11 @@ from contextlib import suppress
 
 import trio
 
-from commitbus.broker.filters.errors import FilterExpressionError
+from commitbus.broker.filters.errors import FilterExpressionError, TooManyFiltersError
 from commitbus.broker.filters.message_filter import MessageFilter
 from commitbus.broker.filters.sql_filter import compile_sql, is_quick
 from commitbus.broker.filters.tag_filter import TagFilter, parse_tags
-from commitbus.broker.messaging.errors import IllegalFilterError
+from commitbus.broker.messaging.errors import IllegalFilterError, TooManyRequestsError
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 __all__ = ["MessageFilter", "is_prepared", "parse_filter", "parse_tag_filter", "prepare_filter"]
@@ -23,6 +23,7 @@ def parse_filter(expression: pb.FilterExpression) -> MessageFilter:
 
     Raises:
         IllegalFilterError: the expression is empty where it must not be, too long, or none.
+        TooManyRequestsError: consumers wait with too much SQL already.
     """
     if expression.type != pb.SQL:
         return parse_tag_filter(expression.expression)
@@ -30,6 +31,8 @@ def parse_filter(expression: pb.FilterExpression) -> MessageFilter:
         return compile_sql(expression.expression)
     except FilterExpressionError as error:
         raise IllegalFilterError(str(error)) from None
+    except TooManyFiltersError as error:
+        raise TooManyRequestsError(str(error)) from None
 
 
 def parse_tag_filter(text: str) -> TagFilter:
@@ -53,6 +56,9 @@ async def prepare_filter(expression: pb.FilterExpression) -> None:
     """Make `parse_filter` answer at once, on a thread where the trio thread would be held up.
 
     The first SQL expression takes 150 ms, because it loads the parser; a long one 35 ms.
+
+    Raises:
+        TooManyRequestsError: as `parse_filter`.
     """
     if not is_prepared(expression):
         with suppress(IllegalFilterError):

@@ -10,6 +10,7 @@ import trio
 from commitbus.broker.messaging.clients import DISCONNECT_GRACE_S, IDLE_S, Client
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.deadlines import shared_deadline_s
+from commitbus.broker.messaging.errors import TooManyRequestsError
 from commitbus.broker.messaging.fifo import make_batch
 from commitbus.broker.messaging.filters import is_prepared, parse_filter, prepare_filter
 from commitbus.broker.messaging.handover import hand_over
@@ -69,7 +70,11 @@ def receive_message(
 async def _receive_prepared(
     context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call, send: Send
 ) -> Parked | None:
-    await prepare_filter(request.filter_expression)
+    try:
+        await prepare_filter(request.filter_expression)
+    except TooManyRequestsError as error:
+        await _refuse(context, send, error)
+        return None
     return await _receive_now(context, request, call, send)
 
 

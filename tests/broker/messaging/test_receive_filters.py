@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from commitbus.broker.filters import sql_filter
 from commitbus.broker.messaging import scan
 from commitbus.broker.messaging.filters import prepare_filter
 from commitbus.broker.rpc.call import RpcError, StatusCode
@@ -55,6 +56,26 @@ def test_bad_sql_is_refused_when_announced_and_when_used(run: Run, text: str) ->
         with pytest.raises(RpcError) as caught:
             await bus.telemetry(command)
         assert caught.value.code is StatusCode.INVALID_ARGUMENT
+
+    run(scenario)
+
+
+def test_sql_that_consumers_wait_with_takes_a_bounded_part_of_the_memory(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others come back later; what many share counts once."""
+    prepared()
+    monkeypatch.setattr(sql_filter, "ALIVE_LENGTH_MAX", -1)
+    another = "colour = 'red' OR colour = 'blue'"
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1", colour="red")
+        assert (await bus.receive(sql=RED)).bodies == [b"1"]
+        received = await bus.receive(sql=another)
+        assert received.status.code == pb.TOO_MANY_REQUESTS
+        monkeypatch.undo()
+        await bus.send(b"2", colour="blue")
+        assert (await bus.receive(sql=another)).bodies == [b"2"]
 
     run(scenario)
 

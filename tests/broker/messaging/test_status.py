@@ -36,6 +36,7 @@ CAUGHT_BEFORE: Final = {
     "RequestError": "the base",
     "RpcError": "is a gRPC status itself",
     "StoreError": "the base",
+    "TooManyFiltersError": "becomes a TooManyRequestsError",
     "_RowError": "becomes a StateFileError",
 }
 """Errors without a row, and why they need none."""
