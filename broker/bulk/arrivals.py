@@ -34,16 +34,19 @@ class Arrivals:
     def on_arrival(self, arrivals: Sequence[Arrival]) -> None:
         """Note arrivals. Called on the store's reput thread."""
         # Most of the time nobody follows. Who begins to wait now finds these when it looks.
-        if not self._waiting:
-            return
-        with self._lock:
-            self._arrived.update(arrival.topic for arrival in arrivals)
-        self._token.run_sync_soon(self._wake, idempotent=True)
+        waiting = self._waiting
+        news = {topic for topic, _, _ in arrivals if topic in waiting}
+        if ANY_TOPIC in waiting:
+            news.add(ANY_TOPIC)
+        if news:
+            with self._lock:
+                self._arrived |= news
+            self._token.run_sync_soon(self._wake, idempotent=True)
 
     def _wake(self) -> None:
         with self._lock:
             arrived, self._arrived = self._arrived, set()
-        for topic in (*arrived, ANY_TOPIC):
+        for topic in arrived:
             event = self._waiting.pop(topic, None)
             if event is not None:
                 event.set()

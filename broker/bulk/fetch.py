@@ -10,7 +10,6 @@ from typing import Final, final
 import trio
 from isal.isal_zlib import crc32
 
-from commitbus.broker.bulk.arrivals import ANY_TOPIC
 from commitbus.broker.bulk.context import BulkContext
 from commitbus.broker.bulk.large_field import before_field
 from commitbus.broker.bulk.status import REFUSALS, refusal
@@ -232,14 +231,14 @@ async def _fetch_topic(
     reader = _TopicReader(context, name, what)
     await send(*await reader.begin())
     while True:
-        arrival = context.arrivals.next(name)
+        arrival = context.arrivals.next(name) if what.follow else None
         if new := await reader.begin_new_queues():
             await send(*new)
         if not await _send_round(reader, credit, send):
             return
         if any(map(reader.has_more, reader.cursors)):
             continue
-        if not what.follow:
+        if arrival is None:
             return
         await arrival.wait()
 
@@ -299,7 +298,7 @@ async def _fetch_log(context: BulkContext, what: pb.FetchLog, credit: _Credit, s
         raise OffsetOutOfRangeError("physical offset", start, first, end)
     await send(_response(Slice(start, 0, start, b"", b""), end, 0, checksums=what.checksums))
     while True:
-        arrival = context.arrivals.next(ANY_TOPIC)
+        arrival = context.arrivals.next() if what.follow else None
         while start < (end := store.confirm_offset):
             if not await credit.wait():
                 return
@@ -308,7 +307,7 @@ async def _fetch_log(context: BulkContext, what: pb.FetchLog, credit: _Credit, s
             if part.record_count:
                 credit.use(len(part.records))
                 await send(_response(part, end, 0, checksums=what.checksums))
-        if not what.follow:
+        if arrival is None:
             return
         with trio.move_on_after(LOG_POLL_S):
             await arrival.wait()

@@ -55,7 +55,7 @@ class Producers:
         try:
             yield producer
         finally:
-            if self._speaking[key] is producer:
+            if self.is_speaking(producer):
                 del self._speaking[key]
 
     def is_speaking(self, producer: Producer) -> bool:

@@ -138,6 +138,13 @@ def test_a_stream_that_was_taken_over_stores_nothing_more(bulk: Bulk, topic: str
     assert sorted(bulk.fetch(topic).bodies) == [b"early", b"new"]
 
 
+def test_a_stream_that_was_taken_over_may_end_last(bulk: Bulk, topic: str) -> None:
+    producer_id = secrets.token_bytes(16)
+    old, new = (OpenStream(bulk, topic, producer_id) for _ in range(2))
+    new.end()
+    old.end()
+
+
 @pytest.mark.parametrize(
     ("batch", "says"),
     [
