@@ -29,6 +29,8 @@ from commitbus.commitlog.clock import Clock
 
 WAITING_POLLS_MAX: Final = 1024
 """Receivers of one group and topic; RocketMQ's bound."""
+CLOCK_LOOK_S: Final = 1.0
+"""The wall clock says what is visible again, and it may be set forward while all sleep."""
 
 
 @final
@@ -238,7 +240,7 @@ class LongPolling:
             with trio.CancelScope() as scope:
                 if self._timer_due_ms is not None:
                     wait_s = (self._timer_due_ms - self._clock.now_ms()) / 1000
-                    scope.deadline = trio.current_time() + wait_s
+                    scope.deadline = trio.current_time() + min(wait_s, CLOCK_LOOK_S)
                 await self._changed.wait()
 
     def _wake_expired(self, now_ms: int) -> int | None:

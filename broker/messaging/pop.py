@@ -238,16 +238,19 @@ class Batch:
         counts: bool = True,
     ) -> Run:
         """Put a message that is in flight there once more."""
+        # Never the time that it had, even within its millisecond or after the wall clock was set
+        # back: an older handle would pass for the new one.
+        pop_time_ms = max(now_ms, progress.in_flight[unit.queue_offset].pop_time_ms + 1)
         attempt = self._context.progress.redeliver(
             progress,
             unit.queue_offset,
-            pop_time_ms=now_ms,
+            pop_time_ms=pop_time_ms,
             invisible_until_ms=now_ms + self.demand.invisible_ms,
             client_id=self.demand.client_id,
             auto_renew=self.demand.auto_renew,
             counts=counts,
         )
-        return Run(progress, queue_id, now_ms, attempt, (unit,))
+        return Run(progress, queue_id, pop_time_ms, attempt, (unit,))
 
     async def _take_new(self, queue_id: int, until_s: float) -> None:
         """Take what this group has not seen yet, passing over what is not wanted.

@@ -277,3 +277,20 @@ def test_a_message_is_invisible_for_up_to_twelve_hours(run: Run, ms: int, code: 
             assert bool(ms) == (await bus.ack(response.receipt_handle) == [pb.OK])
 
     run(scenario)
+
+
+def test_the_handle_of_a_nack_is_not_good_for_the_delivery_of_the_same_millisecond(
+    run: Run,
+) -> None:
+    """Who gave a message back at once must not acknowledge it for whoever has it then."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1")
+        (handle,) = (await bus.receive()).handles
+        given_back = (await bus.change(handle, 0)).receipt_handle
+        (latest,) = (await bus.receive()).handles
+        await bus.sleep(0.01)
+        assert await bus.ack(given_back) == [pb.INVALID_RECEIPT_HANDLE]
+        assert await bus.ack(latest) == [pb.OK]
+
+    run(scenario)

@@ -18,8 +18,11 @@ from commitbus.commitlog.types import QueueOffset
 
 
 class TrioClock:
+    def __init__(self) -> None:
+        self.offset_ms = 0
+
     def now_ms(self) -> int:
-        return round(trio.current_time() * 1000)
+        return self.offset_ms + round(trio.current_time() * 1000)
 
     def monotonic_s(self) -> float:
         return trio.current_time()
@@ -36,7 +39,8 @@ class Line:
     """Receivers that wait, and a record of who was woken."""
 
     def __init__(self) -> None:
-        self.polls = LongPolling(TrioClock())
+        self.clock = TrioClock()
+        self.polls = LongPolling(self.clock)
         self.woken: list[str] = []
 
     async def receive(
@@ -194,6 +198,30 @@ def test_an_expiry_wakes_one_receiver_at_its_time() -> None:
         line.polls.note_expiry("G", "T", 0)
         await trio.testing.wait_all_tasks_blocked()
         assert line.woken == ["a", "b"]
+
+    run(scenario)
+
+
+def test_what_is_due_after_the_wall_clock_was_set_forward_wakes_within_a_second() -> None:
+    """And after it was set back, not before the wall clock says so."""
+
+    async def scenario(line: Line, nursery: trio.Nursery, clock: trio.testing.MockClock) -> None:
+        await line_up(line, nursery, "ab")
+
+        async def passed(seconds: float) -> list[str]:
+            await trio.testing.wait_all_tasks_blocked()
+            clock.jump(seconds)
+            await trio.testing.wait_all_tasks_blocked()
+            return line.woken
+
+        line.polls.note_expiry("G", "T", 3_601_500)
+        assert await passed(1) == []
+        line.clock.offset_ms = 3_600_500
+        assert await passed(1) == ["a"]
+        line.clock.offset_ms = 0
+        line.polls.note_expiry("G", "T", 3_601_500)
+        assert await passed(3599) == ["a"]
+        assert await passed(1) == ["a", "b"]
 
     run(scenario)
 
