@@ -287,6 +287,7 @@ def test_the_handle_of_a_nack_is_not_good_for_the_delivery_of_the_same_milliseco
     async def scenario(bus: Any) -> None:
         await bus.send(b"1")
         (handle,) = (await bus.receive()).handles
+        await bus.sleep(1)
         given_back = (await bus.change(handle, 0)).receipt_handle
         (latest,) = (await bus.receive()).handles
         await bus.sleep(0.01)
