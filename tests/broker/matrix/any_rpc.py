@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from commitbus.broker import Broker
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.defaults import REQUEST_BYTES_MAX
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from tests.broker.matrix.clients import TELEMETRY
 from tests.broker.matrix.registry import MESSAGING
 from tests.broker.matrix.routes import ROUTE
@@ -59,7 +60,7 @@ def unreadable(_broker: Broker, channel: Any) -> None:
 @attempt(StatusCode.DEADLINE_EXCEEDED)
 def out_of_time(_broker: Broker, channel: Any) -> None:
     """The client's deadline has passed."""
-    with telemetry(channel, timeout=0.2) as call:
+    with telemetry(channel, timeout=1) as call:
         next(call)
 
 
@@ -73,15 +74,18 @@ def stopping(broker: Broker, channel: Any) -> None:
 
 @contextmanager
 def telemetry(channel: Any, timeout: float | None = None) -> Iterator[Any]:
-    """A stream that lasts until somebody ends it."""
+    """A stream that has begun and lasts until somebody ends it."""
     is_over = threading.Event()
 
     def requests() -> Iterator[bytes]:
+        settings = pb.Settings(publishing=pb.Publishing())
+        yield pb.TelemetryCommand(settings=settings).SerializeToString()
         is_over.wait()
-        yield from ()
 
     headers = [("x-mq-client-id", "client")]
     try:
-        yield channel.stream_stream(TELEMETRY)(requests(), timeout=timeout, metadata=headers)
+        call = channel.stream_stream(TELEMETRY)(requests(), timeout=timeout, metadata=headers)
+        assert next(call), "the settings are answered"
+        yield call
     finally:
         is_over.set()

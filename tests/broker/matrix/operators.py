@@ -8,6 +8,8 @@ from commitbus.broker.messaging import durability
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.commitlog.errors import StoreReadOnlyError
+from tests.broker.matrix.handles import forwarded
+from tests.broker.matrix.receives import QUICKLY
 from tests.broker.matrix.registry import ADMIN, cell, cells, good_request
 from tests.broker.matrix.stage import DISK_FULL, NOT_SAVED, Stage
 
@@ -15,8 +17,10 @@ PUT_TOPIC, DELETE_TOPIC = ADMIN + "PutTopic", ADMIN + "DeleteTopic"
 LIST_TOPICS, TOPIC_STATUS = ADMIN + "ListTopics", ADMIN + "GetTopicStatus"
 PUT_GROUP, DELETE_GROUP = ADMIN + "PutGroup", ADMIN + "DeleteGroup"
 LIST_GROUPS, PROGRESS = ADMIN + "ListGroups", ADMIN + "GetConsumerProgress"
+RESET, PRODUCERS = ADMIN + "ResetOffsets", ADMIN + "ListProducers"
 BROKER, SEAL = ADMIN + "GetBroker", ADMIN + "SealSegment"
 QUERY, GET, SEND = ADMIN + "QueryMessages", ADMIN + "GetMessage", ADMIN + "SendMessage"
+SEND_BACK = ADMIN + "SendBackDeadLetters"
 
 GOOD = {
     PUT_TOPIC: pb.PutTopicRequest(name="T"),
@@ -27,11 +31,14 @@ GOOD = {
     DELETE_GROUP: pb.DeleteGroupRequest(name="G"),
     LIST_GROUPS: pb.ListGroupsRequest(),
     PROGRESS: pb.GetConsumerProgressRequest(group="G", topic="T"),
+    RESET: pb.ResetOffsetsRequest(group="G", topic="T", offset=0),
+    PRODUCERS: pb.ListProducersRequest(topic="T"),
     BROKER: pb.GetBrokerRequest(),
     SEAL: pb.SealSegmentRequest(),
     QUERY: pb.QueryMessagesRequest(topic="T", key="k", max_count=1),
     GET: pb.GetMessageRequest(place=pb.GetMessageRequest.QueuePlace(topic="T")),
     SEND: pb.SendMessageRequest(topic="T", body=b"a"),
+    SEND_BACK: pb.SendBackDeadLettersRequest(group="G", from_offset=0),
 }
 CHANGED = {
     PUT_TOPIC: "put_topic",
@@ -46,7 +53,8 @@ CHANGED = {
 @cells(GOOD, StatusCode.OK, settings={"store_directory": "."})
 async def granted(stage: Stage, path: str) -> Any:
     """The request is granted."""
-    await stage.bus.send(b"a")
+    await stage.bus.unary("ForwardMessageToDeadLetterQueue", await forwarded(stage))
+    stage.bus.settle()
     request = type(GOOD[path])()
     request.CopyFrom(GOOD[path])
     return request
@@ -92,7 +100,7 @@ async def bad_retry_policy(stage: Stage) -> Any:
     return request
 
 
-@cells((DELETE_TOPIC, TOPIC_STATUS, PROGRESS, QUERY, SEND), StatusCode.NOT_FOUND)
+@cells((DELETE_TOPIC, TOPIC_STATUS, PROGRESS, RESET, PRODUCERS, QUERY, SEND), StatusCode.NOT_FOUND)
 async def unknown_topic(stage: Stage, path: str) -> Any:
     """There is no such topic."""
     request = await good_request(stage, path)
@@ -100,11 +108,44 @@ async def unknown_topic(stage: Stage, path: str) -> Any:
     return request
 
 
-@cells((DELETE_GROUP, PROGRESS), StatusCode.NOT_FOUND)
+@cells((DELETE_GROUP, PROGRESS, RESET), StatusCode.NOT_FOUND)
 async def unknown_group(stage: Stage, path: str) -> Any:
     """There is no such group."""
     request = await good_request(stage, path)
     setattr(request, "name" if path == DELETE_GROUP else "group", "Nobody")
+    return request
+
+
+@cell(SEND_BACK, StatusCode.NOT_FOUND)
+async def no_dead_letters(stage: Stage) -> Any:
+    """The group has no dead letters, or none with this id."""
+    request = await good_request(stage, SEND_BACK)
+    request.message_id = "none"
+    return request
+
+
+@cell(RESET, StatusCode.INVALID_ARGUMENT)
+async def illegal_offset(stage: Stage) -> Any:
+    """The topic has no such queue, or a queue no such offset."""
+    request = await good_request(stage, RESET)
+    request.offset = 7
+    return request
+
+
+@cell(RESET, StatusCode.UNAVAILABLE)
+async def progress_not_saved(stage: Stage) -> Any:
+    """The group's progress could not be saved."""
+    request = await good_request(stage, RESET)
+    stage.fails(stage.context.progress, "reset", NOT_SAVED)
+    return request
+
+
+@cell(SEND_BACK, StatusCode.UNAVAILABLE)
+async def index_is_behind(stage: Stage) -> Any:
+    """The index does not know yet what was sent back before."""
+    request = await good_request(stage, SEND_BACK)
+    stage.patch.setattr(type(stage.context.store), "indexed_to", 0)
+    stage.bus.clock.rate = QUICKLY
     return request
 
 
@@ -170,10 +211,10 @@ async def store_takes_no_more(stage: Stage) -> Any:
     return request
 
 
-@cell(SEND, StatusCode.FAILED_PRECONDITION)
-async def not_stored(stage: Stage) -> Any:
+@cells((SEND, SEND_BACK), StatusCode.FAILED_PRECONDITION)
+async def not_stored(stage: Stage, path: str) -> Any:
     """The store cannot take the message: its disk is full, or a flush failed before."""
-    request = await good_request(stage, SEND)
+    request = await good_request(stage, path)
     stage.fails(stage.context.store, "put", DISK_FULL)
     return request
 
