@@ -10,6 +10,7 @@ import trio
 from commitbus.broker.address import join_host_port
 from commitbus.broker.config import BrokerConfig
 from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.broker.metadata.topics import TopicConfig
@@ -69,6 +70,17 @@ class AdminContext:
         if topic is None:
             raise RpcError(StatusCode.NOT_FOUND, f"there is no topic {name!r}")
         return topic
+
+    def existing_group(self, name: str) -> GroupConfig:
+        """Return a group's settings.
+
+        Raises:
+            RpcError: there is no such group.
+        """
+        group = self.metadata.group(name)
+        if group is None:
+            raise RpcError(StatusCode.NOT_FOUND, f"there is no consumer group {name!r}")
+        return group
 
 
 def refuse(reason: object) -> NoReturn:

@@ -48,7 +48,8 @@ async def send_back_dead_letters(
     context: AdminContext, request: pb.SendBackDeadLettersRequest
 ) -> pb.SendBackDeadLettersResponse:
     """Send some dead letters of a group back, and answer when the copies are durable."""
-    topic = context.existing_topic(dead_letter_topic(request.group)).name
+    context.existing_group(request.group)
+    topic = dead_letter_topic(request.group)
     response = _Response(end_offset=context.store.max_offset(topic, 0))
     async with context.sending_back:
         await _wait_for_index(context)

@@ -19,7 +19,6 @@ from commitbus.broker.admin.reset import at_end, at_offset, at_time, reset_offse
 from commitbus.broker.metadata.documents import DocumentError, JsonObject, from_strings
 from commitbus.broker.metadata.groups import GroupConfig, decode_group, encode_group
 from commitbus.broker.metadata.names import IllegalNameError, validate_group
-from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 
 # Field of the messages to its name in RocketMQ's subscriptionGroup.json, by which it is checked.
@@ -62,7 +61,7 @@ async def delete_group(
 ) -> pb.DeleteGroupResponse:
     """Delete a group and its progress."""
     _check_name(request.name)
-    _check_known(context, request.name)
+    context.existing_group(request.name)
     await context.metadata.delete_group(request.name)
     context.messaging.forget_group(request.name)
     context.progress.delete_group(request.name)
@@ -97,7 +96,7 @@ async def get_consumer_progress(
     context: AdminContext, request: pb.GetConsumerProgressRequest
 ) -> pb.ConsumerProgress:
     """Return how far a group is in every queue of the topics it has received from."""
-    _check_known(context, request.group)
+    context.existing_group(request.group)
     if request.topic:
         context.existing_topic(request.topic)
     topics = [t for t in topics_of(context, request.group) if request.topic in ("", t)]
@@ -126,7 +125,7 @@ async def reset_group_offsets(
     context: AdminContext, request: pb.ResetOffsetsRequest
 ) -> pb.ResetOffsetsResponse:
     """Have a group go on elsewhere in a topic."""
-    _check_known(context, request.group)
+    context.existing_group(request.group)
     topic = context.existing_topic(request.topic).name
     if request.HasField("timestamp_ms"):
         offset_of = at_time(context, topic, request.timestamp_ms)
@@ -195,11 +194,6 @@ def _group(config: GroupConfig) -> pb.Group:
         attributes=config.attributes,
         group_retry_policy=json.dumps(entry["groupRetryPolicy"], separators=(",", ":")),
     )
-
-
-def _check_known(context: AdminContext, group: str) -> None:
-    if context.metadata.group(group) is None:
-        raise RpcError(StatusCode.NOT_FOUND, f"there is no consumer group {group!r}")
 
 
 def _check_name(name: str) -> None:

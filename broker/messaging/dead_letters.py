@@ -35,13 +35,22 @@ async def forward_message_to_dead_letter_queue(
         units = context.store.fetch(topic, handle.queue_id, handle.queue_offset, 1).units
         if not units or units[0].queue_offset != handle.queue_offset:
             raise InvalidReceiptHandleError("the message is deleted")
-        await bury(context, group, context.store.read(units[0].physical_offset))
+        record = context.store.read(units[0].physical_offset)
+        await bury(context, group, record, delivery.entry.delivery_attempt)
         settle(context, group, topic, delivery.progress, (handle.queue_offset,))
     return pb.ForwardMessageToDeadLetterQueueResponse(status=ok())
 
 
-async def bury(context: MessagingContext, group: str, record: Record) -> None:
+async def bury(
+    context: MessagingContext, group: str, record: Record, delivery_attempt: int
+) -> None:
     """Store a copy in the group's dead letter queue, durably. The original stays in flight.
+
+    Args:
+        context: the broker.
+        group: who could not consume the message.
+        record: the message.
+        delivery_attempt: the last one.
 
     Raises:
         StoreError: the copy could not be stored.
@@ -65,7 +74,7 @@ async def bury(context: MessagingContext, group: str, record: Record) -> None:
             born_host=record.born_host,
             flag=record.flag,
             sys_flag=record.sys_flag,
-            reconsume_times=record.reconsume_times,
+            reconsume_times=delivery_attempt - 1,
         )
     )
     await context.durability.wait(result.end_offset)

@@ -387,7 +387,9 @@ class Batch:
         try:
             (unit,) = run.units
             record = self._context.store.read(unit.physical_offset)
-            await dead_letters.bury(self._context, self.demand.group, record)
+            # The present attempt is the one that there is not any more.
+            attempt = run.delivery_attempt - 1
+            await dead_letters.bury(self._context, self.demand.group, record, attempt)
         except StoreError as error:
             # It stays in flight, and is tried again when it becomes visible.
             _log.exception("dead letter not stored", extra={"reason": str(error)})

@@ -22,6 +22,7 @@ from commitbus.broker.messaging.errors import (
 )
 from commitbus.broker.messaging.message_codec import timestamp_ms
 from commitbus.broker.messaging.status import ok
+from commitbus.broker.metadata.names import group_of_topic
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.store.message_store import MessageStore
@@ -49,9 +50,18 @@ async def query_message(
     Raises:
         RequestError: there is no such topic or message, or the search makes no sense.
     """
+    if _is_not_used_yet(context, request.topic.name):
+        return pb.ListMessageResponse(status=ok())
     topic = known_topic(context, request.topic)
     search = _search(context, request, topic.name, topic.read_queue_nums)
     return await trio.to_thread.run_sync(_find, context.store, request, search)
+
+
+def _is_not_used_yet(context: AdminContext, topic: str) -> bool:
+    """Return whether this is the retry or dead letter topic of a group that has not needed it."""
+    owner = group_of_topic(topic)
+    is_group = owner is not None and context.metadata.group(owner) is not None
+    return is_group and context.metadata.topic(topic) is None
 
 
 @final

@@ -75,7 +75,7 @@ class Served:
         """Call our operators' service."""
         return self.call(f"/commitbus.admin.v1.Admin/{name}", request, response_type)
 
-    def messaging(self, name: str, request: Message, client_id: str = "c1") -> Any:
+    def messaging(self, name: str, request: Message, client_id: str = "receiver") -> Any:
         response_type = getattr(pb, type(request).__name__.replace("Request", "Response"))
         path = f"/apache.rocketmq.v2.MessagingService/{name}"
         return self.call(path, request, response_type, client_id)
@@ -113,7 +113,7 @@ class Served:
         return ids
 
     def receive(
-        self, topic: str, group: str, *, client_id: str = "c1", batch: int = 32, wait_s: int = 5
+        self, topic: str, group: str, *, client_id: str = "receiver", batch: int = 32, wait_s: int = 5
     ) -> list[pb.Message]:
         request = pb.ReceiveMessageRequest(batch_size=batch)
         request.group.name, request.message_queue.topic.name = group, topic

@@ -167,7 +167,14 @@ def test_letters_that_cannot_go_back_are_told_one_by_one(
     assert "no such topic" in lines[3]
 
 
-def test_a_group_without_dead_letters(refused: Run, broker: Served, names: Names) -> None:
+def test_a_group_without_dead_letters(
+    mqadmin: Run, mqadmin_json: RunJson, refused: Run, names: Names
+) -> None:
+    """Has none: that is no error. One that does not exist is."""
     _, group = names
-    for command in (("listDeadLetters",), ("sendBackDeadLetters", "--all")):
-        assert f"%DLQ%{group}" in refused(command[0], "-g", group, *command[1:])
+    assert mqadmin_json("listDeadLetters", "-g", group) == []
+    nothing = "0 sent back, 0 sent back before, 0 failed\n"
+    assert mqadmin("sendBackDeadLetters", "-g", group, "--all") == nothing
+    assert "no dead letter has the id x" in refused("sendBackDeadLetters", "-g", group, "-i", "x")
+    assert "no such topic: %DLQ%Nobody" in refused("listDeadLetters", "-g", "Nobody")
+    assert "no consumer group 'Nobody'" in refused("sendBackDeadLetters", "-g", "Nobody", "-a")

@@ -89,6 +89,8 @@ def test_a_message_delivered_too_often_is_buried_instead(run: Run) -> None:
         assert (await bus.receive(group="Twice")).bodies == [b"good"]
         bus.settle()
         assert (await bus.receive(topic="%DLQ%Twice", group="Other")).bodies == [b"bad"]
+        (unit,) = bus.context.store.fetch("%DLQ%Twice", 0, 0, 1).units
+        assert bus.context.store.read(unit.physical_offset).reconsume_times == 1
 
     run(scenario)
 
