@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, final
@@ -46,25 +47,24 @@ async def fetch(
     if request is None or what is None:
         raise RpcError(StatusCode.INVALID_ARGUMENT, "the first request must say what to fetch")
     credit = _Credit()
-    try:
-        credit.grant(request.credit_bytes)
-        async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
+        with _refusing():
+            credit.grant(request.credit_bytes)
             nursery.start_soon(_take_credit, requests, credit)
             await _until_shown(context.store)
             if what == "topic":
                 await _fetch_topic(context, request.topic, credit, send)
             else:
                 await _fetch_log(context, request.log, credit, send)
-            nursery.cancel_scope.cancel()
+        nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
     except REFUSALS as error:
         raise refusal(error) from None
-    except ExceptionGroup as group:
-        refused, others = group.split(REFUSALS)
-        if refused is None or others is not None:
-            raise
-        first = refused.exceptions[0]
-        assert isinstance(first, Exception), "what was split off is one of these"
-        raise refusal(first) from None
 
 
 async def _until_shown(store: MessageStore) -> None:
@@ -111,9 +111,10 @@ class _Credit:
 
 async def _take_credit(requests: AsyncIterator[pb.FetchRequest], credit: _Credit) -> None:
     async for request in requests:
-        if request.WhichOneof("what") is not None:
-            raise BadRequestError("only the first request says what to fetch")
-        credit.grant(request.credit_bytes)
+        with _refusing():
+            if request.WhichOneof("what") is not None:
+                raise BadRequestError("only the first request says what to fetch")
+            credit.grant(request.credit_bytes)
     credit.end()
 
 

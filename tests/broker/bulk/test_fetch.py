@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import queue
 import zlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
+import trio
 
 from commitbus.broker import Broker
+from commitbus.broker.bulk.arrivals import Arrivals
+from commitbus.broker.bulk.fetch import fetch
+from commitbus.broker.rpc.call import Call, StatusCode
+from commitbus.broker.rpc.outcome import refusal
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 from tests.broker.bulk.bulk_client import Bulk, Fetched, make_batch, records_of
 
@@ -228,3 +236,34 @@ def test_unknown_topics_and_offsets_of_no_record_are_refused(bulk: Bulk, filled:
     assert error[0] is grpc.StatusCode.OUT_OF_RANGE
     with pytest.raises(grpc.RpcError, match="must say what to fetch"):
         next(iter(bulk.fetch_call(iter([pb.FetchRequest(credit_bytes=1)]))))
+
+
+def test_a_refusal_is_one_also_for_a_client_that_has_just_gone() -> None:
+    """Nothing is logged as a failure of ours then."""
+
+    async def main() -> None:
+        store: Any = SimpleNamespace(
+            dispatch_behind_bytes=0,
+            confirm_offset=0,
+            min_physical_offset=0,
+            log_slices=lambda: None,
+        )
+        arrivals = Arrivals(trio.lowlevel.current_trio_token())
+        context: Any = SimpleNamespace(store=store, arrivals=arrivals)
+        call = Call("", {}, "", None, None)
+
+        async def requests() -> AsyncGenerator[pb.FetchRequest, None]:
+            log = pb.FetchLog(follow=True)
+            yield pb.FetchRequest(log=log)
+            scope.cancel()
+            yield pb.FetchRequest(log=log)
+
+        async def send(*_: object) -> None:
+            pass
+
+        with pytest.raises(ExceptionGroup) as raised, trio.CancelScope() as scope:
+            async with aclosing(requests()) as stream:
+                await fetch(context, stream, call, send)
+        assert refusal(raised.value, call).code is StatusCode.INVALID_ARGUMENT
+
+    trio.run(main)
