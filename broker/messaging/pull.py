@@ -187,7 +187,8 @@ class Pulling(Parked):
                 return messages
             # A filter may step over millions: others get a turn between two steps.
             await trio.lowlevel.checkpoint()
-        if self._context.watch.is_full(want.topic, want.queue_id):
+        waits = trio.current_time() < want.until_s
+        if waits and self._context.watch.is_full(want.topic, want.queue_id):
             raise TooManyRequestsError(f"too many wait for queue {want.queue_id} of {want.topic}")
         return []
 

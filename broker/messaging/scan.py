@@ -47,17 +47,18 @@ class Scan:
         """Return up to `max_count` messages from `start` on that are wanted, after one step.
 
         Among them is what only has the hash of a wanted tag, and what cannot be read: whoever takes
-        that finds it out. Only if a disk must be waited for others run meanwhile; the caller's
-        place in the queue may have changed then.
+        that finds it out. Where properties are looked at others run before: the caller's place in
+        the queue may have changed.
         """
         if not self.wanted.reads_properties:
             return self.context.store.fetch(
                 self.topic, self.queue_id, start, max_count, self.wanted.tags_codes
             )
-        found = self._by_properties(start, max_count, only_cached=True)
+        async with self.context.scan_turn:
+            found = self._by_properties(start, max_count, only_cached=True)
         if found is None:
             step = partial(self._by_properties, start, max_count, only_cached=False)
-            found = await trio.to_thread.run_sync(step)
+            found = await trio.to_thread.run_sync(step, limiter=self.context.scan_threads)
             assert found is not None, "only what is not cached can be missing"
         return found
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -140,6 +142,43 @@ def test_what_is_found_does_not_wait_for_the_rest_of_the_scan(run: Run, steps: l
                 nursery.start_soon(receive)
         assert bodies == [(1, [b"1"]), (5, [b"2"])]
         assert steps == [0, 1, 2, 3, 4], "the group looks at each message once"
+
+    run(scenario)
+
+
+def test_of_many_scans_one_goes_on_at_a_time(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever else has something to do gets a turn after each step."""
+    prepared()
+    monkeypatch.setattr(scan, "STEP_UNITS", 1)
+    begun = list[int]()
+    turns = 0
+    step = scan.Scan._by_properties
+
+    def noted(self: scan.Scan, *arguments: Any, **options: Any) -> FetchResult | None:
+        begun.append(turns)
+        return step(self, *arguments, **options)
+
+    monkeypatch.setattr(scan.Scan, "_by_properties", noted)
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(*(b"x" for _ in range(10)), colour="green")
+        await bus.send(b"found", colour="red")
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count_turns)
+            async with trio.open_nursery() as groups:
+                for group in "ABCD":
+                    groups.start_soon(partial(bus.receive, group=group, sql=RED))
+            nursery.cancel_scope.cancel()
+        assert len(begun) == 4 * 11
+        # One in each tick of trio, in which the counter comes before it or after it.
+        assert max(Counter(begun).values()) <= 2
 
     run(scenario)
 
