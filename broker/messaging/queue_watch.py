@@ -71,10 +71,14 @@ class QueueWatch:
     def on_arrival(self, arrivals: Sequence[Arrival]) -> None:
         """Wake those who wait for these messages. Called on the store's reput thread."""
         # Nearly always nobody does. Who is added from now on finds these when he looks.
-        if not self._watchers:
+        watchers = self._watchers
+        queues = [
+            (topic, queue_id) for topic, queue_id, _ in arrivals if (topic, queue_id) in watchers
+        ]
+        if not queues:
             return
         with self._lock:
-            self._arrived.update((topic, queue_id) for topic, queue_id, _ in arrivals)
+            self._arrived.update(queues)
             if self._token is not None:
                 self._token.run_sync_soon(self._wake_arrived, idempotent=True)
 

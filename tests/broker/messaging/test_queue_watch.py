@@ -1,0 +1,52 @@
+"""Who watches a queue is woken by it, and the loop for nobody else."""
+
+from __future__ import annotations
+
+import trio
+import trio.testing
+
+from commitbus.broker.messaging.queue_watch import QueueWatch
+from commitbus.broker.store.reput import Arrival
+from commitbus.commitlog.types import QueueOffset
+
+
+class Counter:
+    """A watcher, or a trio run, that counts how often it is woken."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def run_sync_soon(self, *_: object, idempotent: bool) -> None:
+        self.woken += 1
+
+
+def arrival(topic: str, queue_id: int) -> Arrival:
+    return Arrival(topic, queue_id, QueueOffset(1))
+
+
+def test_a_queue_wakes_all_its_watchers_once() -> None:
+    async def main() -> None:
+        watch, one, two, other = QueueWatch(), Counter(), Counter(), Counter()
+        watch.attach(trio.lowlevel.current_trio_token())
+        for queue_id, watcher in ((0, one), (0, two), (1, other)):
+            watch.add("T", queue_id, watcher)
+        for _ in range(2):
+            watch.on_arrival([arrival("T", 0), arrival("U", 1)])
+            await trio.testing.wait_all_tasks_blocked()
+        assert (one.woken, two.woken, other.woken) == (1, 1, 0)
+        assert len(watch) == 1
+
+    trio.run(main)
+
+
+def test_the_loop_is_not_woken_for_queues_that_nobody_watches() -> None:
+    watch, token = QueueWatch(), Counter()
+    watch.attach(token)  # type: ignore[arg-type] # as much of a token as is used
+    watch.add("T", 0, Counter())
+    watch.on_arrival([arrival("T", 1), arrival("U", 0)])
+    assert token.woken == 0
+    watch.on_arrival([arrival("T", 0)])
+    assert token.woken == 1
