@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.v2.names import known_group, known_topic
@@ -57,10 +57,9 @@ def list_subscription(
     for (known_in, known, _), _ in context.progress.items():  # noqa: PERF102 - a list of pairs
         if group in (None, known_in) and topic in (None, known):
             found.add((known_in, known))
-    return pb.ListSubscriptionResponse(
-        status=ok(),
-        subscription_info=[_subscription(context, *names) for names in sorted(found)],
-    )
+    clients = _by_group(_consumers(context, group))
+    infos = [_subscription(*names, clients.get(names[0], ())) for names in sorted(found)]
+    return pb.ListSubscriptionResponse(status=ok(), subscription_info=infos)
 
 
 def describe_subscription(
@@ -73,10 +72,12 @@ def describe_subscription(
     """
     group, topic = _named(context, request)
     response = pb.DescribeSubscriptionResponse(status=ok())
-    for client in _consumers(context, group):
+    clients = _consumers(context, group)
+    by_group = _by_group(clients)
+    for client in clients:
         for name in sorted(client.introduction.subscriptions):
             if topic in (None, name):
-                info = _subscription(context, client.group, name)
+                info = _subscription(client.group, name, by_group[client.group])
                 _set_expression(info, client, name)
                 response.client_subscription_info.add(
                     client_info=client_info(client), subscription_info=info
@@ -145,9 +146,15 @@ def _subscriptions_online(
                 yield client.group, name
 
 
-def _subscription(context: AdminContext, group: str, topic: str) -> pb.SubscriptionInfo:
-    """Return a subscription as the newest of the clients says it; all of them should agree."""
-    clients = context.messaging.clients.consumers(group)
+def _by_group(clients: Iterable[Client]) -> Mapping[str, Sequence[Client]]:
+    groups: dict[str, list[Client]] = {}
+    for client in clients:
+        groups.setdefault(client.group, []).append(client)
+    return groups
+
+
+def _subscription(group: str, topic: str, clients: Sequence[Client]) -> pb.SubscriptionInfo:
+    """Return a subscription as the newest of the group's clients says it; all should agree."""
     said = [client for client in clients if client.introduction.at_ms]
     info = pb.SubscriptionInfo(
         online=bool(clients),

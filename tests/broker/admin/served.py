@@ -113,7 +113,13 @@ class Served:
         return ids
 
     def receive(
-        self, topic: str, group: str, *, client_id: str = "receiver", batch: int = 32, wait_s: int = 5
+        self,
+        topic: str,
+        group: str,
+        *,
+        client_id: str = "receiver",
+        batch: int = 32,
+        wait_s: int = 5,
     ) -> list[pb.Message]:
         request = pb.ReceiveMessageRequest(batch_size=batch)
         request.group.name, request.message_queue.topic.name = group, topic
