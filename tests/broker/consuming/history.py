@@ -324,19 +324,22 @@ class History:
         first = self._some_handle()
         same = [h for h in self.handles[-20:] if h.subscription == first.subscription]
         chosen = [first, *self.rng.sample(same, self.rng.randint(0, min(len(same), 8)))]
-        await self._acknowledge_these(list({handle.text: handle for handle in chosen}.values()))
+        for handle in await self._acknowledge_these(chosen):
+            if self.rng.random() < 0.9:
+                self.handles.remove(handle)
 
-    async def _acknowledge_these(self, handles: list[Handle]) -> None:
+    async def _acknowledge_these(self, chosen: list[Handle]) -> list[Handle]:
+        """Acknowledge, and return what was accepted."""
+        handles = list({handle.text: handle for handle in chosen}.values())
         subscription = handles[0].subscription
         texts = [handle.text for handle in handles]
         codes = await self.bus.ack(*texts, topic=subscription.topic, group=subscription.group)
         self._say(f"{subscription.group} acks {[h.body for h in handles]}: {codes}")
         answers = [(handle, code == pb.OK) for handle, code in zip(handles, codes, strict=True)]
         self.oracle.acknowledged(answers, self.bus.now_ms())
-        for handle, is_ok in answers:
-            self.outcome.acknowledged += is_ok
-            if is_ok and self.rng.random() < 0.9:
-                self.handles.remove(handle)
+        accepted = [handle for handle, is_ok in answers if is_ok]
+        self.outcome.acknowledged += len(accepted)
+        return accepted
 
     async def _change(self) -> None:
         if not self.handles:
@@ -471,13 +474,12 @@ class History:
         """Consume and acknowledge until there is nothing left."""
         self._say("drain")
         for _ in range(1_000):
-            known = len(self.handles)
             for subscription in self.subscriptions:
                 if not self._waits(subscription):
                     poll = Poll(subscription, 32, 20_000, "", hangs_up=False)
                     self._begin(poll, polling_s=20)
             await self._quiet()
-            fresh = self.handles[known:]
+            fresh, self.handles = self.handles, []
             for subscription in self.subscriptions:
                 mine = [handle for handle in fresh if handle.subscription == subscription]
                 if mine:
