@@ -86,14 +86,16 @@ class ServerConnection:
         """Serve until the connection ends, from either side."""
         try:
             async with trio.open_nursery() as self._nursery:
-                self.flush()
-                with self._read_scope, suppress(*_NETWORK_ERRORS):
-                    await self._read_all()
-                if self._is_over:
-                    await self._say_goodbye()
-                self._nursery.cancel_scope.cancel()
+                try:
+                    self.flush()
+                    with self._read_scope, suppress(*_NETWORK_ERRORS):
+                        await self._read_all()
+                    if self._is_over:
+                        await self._say_goodbye()
+                finally:
+                    # Others may still want to write, but the nursery soon takes no more tasks.
+                    self.abort()
         finally:
-            self._is_over = self._is_writing = True
             self.state.strangers -= not self._is_established
             for call in list(self._calls.values()):
                 call.client_is_gone()

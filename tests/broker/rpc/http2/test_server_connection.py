@@ -8,6 +8,7 @@ from typing import Any, final
 
 import pytest
 import trio
+import trio.testing
 
 from commitbus.broker.rpc.call import Call, RpcError, StatusCode
 from commitbus.broker.rpc.http2.engine import (
@@ -59,7 +60,6 @@ def later(request: Any, call: Call) -> Later:
     return answer
 
 
-@final
 class MemoryWire:
     """A connection to the client in the same task."""
 
@@ -225,3 +225,40 @@ def test_a_request_over_the_limit_is_refused_in_its_headers_company() -> None:
             assert answers[stream_id][0] == StatusCode.RESOURCE_EXHAUSTED
 
     trio.run(main)
+
+
+@final
+class StuckWire(MemoryWire):
+    """Takes what is written until it is told not to."""
+
+    is_stuck = False
+
+    def write_now(self, data: bytes | memoryview) -> int:
+        return 0 if self.is_stuck else super().write_now(data)
+
+    async def write_some(self, data: memoryview) -> int:
+        await trio.sleep_forever()
+        raise AssertionError
+
+
+def test_who_writes_while_the_connection_ends_has_no_trouble() -> None:
+    """Handlers of other connections answer meanwhile, and find out only then."""
+
+    async def main() -> None:
+        wire = StuckWire()
+        async with trio.open_nursery() as nursery:
+            limits = ServerLimits(max_message_bytes=WINDOW_BYTES, calls_max=1)
+            connection = ServerConnection(wire, "test", ServerState([], limits, nursery))
+            nursery.start_soon(connection.run)
+            await trio.testing.wait_all_tasks_blocked()
+            wire.is_stuck = True
+            await wire.to_server.send(b"")
+            for _ in range(10):
+                connection.engine.ping()
+                connection.flush()
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+
+    # Which of two tasks runs first is trio's choice.
+    for _ in range(20):
+        trio.run(main)
