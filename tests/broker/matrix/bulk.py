@@ -79,9 +79,16 @@ async def empty_batch(_stage: Stage) -> list[pb.AppendRequest]:
 
 @cell(APPEND, StatusCode.INVALID_ARGUMENT)
 async def many_records(stage: Stage) -> list[pb.AppendRequest]:
-    """A batch has more records, or more bytes, than it may."""
+    """A batch has more records than it may."""
     stage.patch.setattr(validate, "RECORDS_MAX", 0)
     return appending(batch_of())
+
+
+@cell(APPEND, StatusCode.INVALID_ARGUMENT)
+async def large_batch(stage: Stage) -> list[pb.AppendRequest]:
+    """A batch has more bytes than it may."""
+    size = validate.batch_bytes_max(stage.context.config.max_body_bytes) + 1
+    return appending(batch_of(bytes(size)))
 
 
 @cell(APPEND, StatusCode.INVALID_ARGUMENT)
@@ -100,8 +107,28 @@ async def wrong_lengths(_stage: Stage) -> list[pb.AppendRequest]:
 
 @cell(APPEND, StatusCode.INVALID_ARGUMENT)
 async def illegal_record(_stage: Stage) -> list[pb.AppendRequest]:
-    """A record breaks a limit that holds for a message: its body, tag, keys or properties."""
+    """A record's tag, keys or properties break a limit that holds for those of a message."""
     return appending(batch_of(properties={"TAGS": "a|b"}))
+
+
+@cell(APPEND, StatusCode.INVALID_ARGUMENT)
+async def empty_record(_stage: Stage) -> list[pb.AppendRequest]:
+    """A record has no body."""
+    return appending(batch_of(b""))
+
+
+@cell(APPEND, StatusCode.INVALID_ARGUMENT)
+async def large_body(stage: Stage) -> list[pb.AppendRequest]:
+    """A record's body is over the limit."""
+    return appending(batch_of(bytes(stage.context.config.max_body_bytes + 1)))
+
+
+@cell(APPEND, StatusCode.INVALID_ARGUMENT)
+async def odd_properties(_stage: Stage) -> list[pb.AppendRequest]:
+    """The properties of a record are not UTF-8, or not in the form in which they are stored."""
+    lengths, records = encode_frames([b"x", b"no separators"])
+    batch = pb.AppendBatch(lengths=lengths, records=records)
+    return appending(pb.AppendRequest(batch=batch))
 
 
 @cell(APPEND, StatusCode.INVALID_ARGUMENT)
@@ -280,8 +307,14 @@ async def topic_is_write_only(stage: Stage) -> list[pb.FetchRequest]:
 
 @cell(FETCH, StatusCode.OUT_OF_RANGE)
 async def offset_behind_the_end(_stage: Stage) -> list[pb.FetchRequest]:
-    """The queue, or the log, has no such offset."""
+    """The queue has no such offset."""
     return fetching(begin=pb.Position(queue_offset=1))
+
+
+@cell(FETCH, StatusCode.OUT_OF_RANGE)
+async def behind_the_log(_stage: Stage) -> list[pb.FetchRequest]:
+    """The log has no such offset."""
+    return [pb.FetchRequest(log=pb.FetchLog(physical_offset=1), credit_bytes=1)]
 
 
 @cell(FETCH, StatusCode.DATA_LOSS)

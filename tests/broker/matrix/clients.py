@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from commitbus.broker.filters import sql_filter
 from commitbus.broker.messaging import telemetry
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -66,6 +67,13 @@ async def settings_with_many_topics(stage: Stage) -> list[pb.TelemetryCommand]:
 async def settings_with_bad_filter(_stage: Stage) -> list[pb.TelemetryCommand]:
     """One of the settings' filters cannot be understood."""
     return subscription("G", "a >")
+
+
+@cell(TELEMETRY, StatusCode.INVALID_ARGUMENT)
+async def settings_with_one_filter_too_many(stage: Stage) -> list[pb.TelemetryCommand]:
+    """Consumers wait with too much SQL already."""
+    stage.patch.setattr(sql_filter, "ALIVE_LENGTH_MAX", -1)
+    return subscription("G", "only < 2")
 
 
 @cell(TELEMETRY, StatusCode.INVALID_ARGUMENT)

@@ -7,7 +7,7 @@ from typing import Any
 from commitbus.broker.messaging import acks
 from commitbus.broker.messaging.receipt_handle import ReceiptHandle
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.commitlog.types import QueueOffset
+from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from tests.broker.matrix.registry import MESSAGING, cell, cells, good_request
 from tests.broker.matrix.stage import DISK_FULL, NOT_SAVED, Stage
 
@@ -115,6 +115,30 @@ async def expired_handle(stage: Stage, path: str) -> Any:
     """The receipt handle has expired: the message is visible again."""
     request = await good_request(stage, path)
     await stage.bus.sleep(31)
+    return request
+
+
+@cells(ALL, pb.INVALID_RECEIPT_HANDLE)
+async def handle_of_a_lost_message(stage: Stage, path: str) -> Any:
+    """The receipt handle names a message that another has the place of now."""
+    request = await good_request(stage, path)
+    handle = ReceiptHandle.parse(named(request).receipt_handle)
+    other = handle._replace(pop_time_ms=handle.pop_time_ms - 1, physical_offset=PhysicalOffset(7))
+    named(request).receipt_handle = other.encode()
+    return request
+
+
+@cells(ALL, pb.INVALID_RECEIPT_HANDLE)
+async def handle_of_a_message_kept_back(stage: Stage, path: str) -> Any:
+    """The receipt handle names a message that is kept back for its turn."""
+    request = await good_request(stage, path)
+    await stage.bus.send(b"b")
+    table = stage.context.progress
+    progress = table.get("G", "T", 0)
+    assert progress is not None
+    table.hold(progress, [1], next_offset=2)
+    handle = ReceiptHandle.parse(named(request).receipt_handle)
+    named(request).receipt_handle = handle._replace(queue_offset=QueueOffset(1)).encode()
     return request
 
 

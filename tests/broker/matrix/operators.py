@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from commitbus.broker.messaging import durability
+from commitbus.broker.metadata.topics import MESSAGE_TYPE_ATTRIBUTE
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.commitlog.errors import StoreReadOnlyError
@@ -78,7 +79,7 @@ async def system_topic(stage: Stage, path: str) -> Any:
 
 @cells((PUT_TOPIC, PUT_GROUP), StatusCode.INVALID_ARGUMENT)
 async def unknown_attribute(stage: Stage, path: str) -> Any:
-    """There is no such attribute, or it cannot have this value."""
+    """There is no such attribute, or it cannot have this value, or it is not there to delete."""
     request = await good_request(stage, path)
     request.set_attributes["colour"] = "red"
     return request
@@ -86,9 +87,17 @@ async def unknown_attribute(stage: Stage, path: str) -> Any:
 
 @cell(PUT_TOPIC, StatusCode.INVALID_ARGUMENT)
 async def too_many_queues(stage: Stage) -> Any:
-    """The number of queues or the permissions are out of range."""
+    """The number of queues is out of range."""
     request = await good_request(stage, PUT_TOPIC)
     request.read_queue_nums = 1025
+    return request
+
+
+@cell(PUT_TOPIC, StatusCode.INVALID_ARGUMENT)
+async def odd_permissions(stage: Stage) -> Any:
+    """The permissions are out of range."""
+    request = await good_request(stage, PUT_TOPIC)
+    request.perm = 8
     return request
 
 
@@ -108,7 +117,7 @@ async def unknown_topic(stage: Stage, path: str) -> Any:
     return request
 
 
-@cells((DELETE_GROUP, PROGRESS, RESET), StatusCode.NOT_FOUND)
+@cells((DELETE_GROUP, PROGRESS, RESET, SEND_BACK), StatusCode.NOT_FOUND)
 async def unknown_group(stage: Stage, path: str) -> Any:
     """There is no such group."""
     request = await good_request(stage, path)
@@ -118,7 +127,7 @@ async def unknown_group(stage: Stage, path: str) -> Any:
 
 @cell(SEND_BACK, StatusCode.NOT_FOUND)
 async def no_dead_letters(stage: Stage) -> Any:
-    """The group has no dead letters, or none with this id."""
+    """No dead letter of the group has this id."""
     request = await good_request(stage, SEND_BACK)
     request.message_id = "none"
     return request
@@ -126,9 +135,17 @@ async def no_dead_letters(stage: Stage) -> Any:
 
 @cell(RESET, StatusCode.INVALID_ARGUMENT)
 async def illegal_offset(stage: Stage) -> Any:
-    """The topic has no such queue, or a queue no such offset."""
+    """A queue has no such offset."""
     request = await good_request(stage, RESET)
     request.offset = 7
+    return request
+
+
+@cells((RESET, SEND), StatusCode.INVALID_ARGUMENT)
+async def unknown_queue(stage: Stage, path: str) -> Any:
+    """The topic has no such queue."""
+    request = await good_request(stage, path)
+    request.queue_id = 7
     return request
 
 
@@ -159,15 +176,29 @@ async def unknown_message(stage: Stage) -> Any:
 
 @cell(GET, StatusCode.INVALID_ARGUMENT)
 async def unnamed_message(_stage: Stage) -> Any:
-    """The message is not named, or by something that is no id."""
+    """The message is not named."""
+    return pb.GetMessageRequest()
+
+
+@cell(GET, StatusCode.INVALID_ARGUMENT)
+async def misnamed_message(_stage: Stage) -> Any:
+    """The message's offset id is none."""
     return pb.GetMessageRequest(offset_id="none")
 
 
 @cell(QUERY, StatusCode.INVALID_ARGUMENT)
 async def empty_key(stage: Stage) -> Any:
-    """The key is empty, or no message is asked for."""
+    """The key is empty."""
     request = await good_request(stage, QUERY)
     request.key = ""
+    return request
+
+
+@cell(QUERY, StatusCode.INVALID_ARGUMENT)
+async def no_message_wanted(stage: Stage) -> Any:
+    """No message is asked for."""
+    request = await good_request(stage, QUERY)
+    request.max_count = 0
     return request
 
 
@@ -180,10 +211,10 @@ async def illegal_message(stage: Stage) -> Any:
 
 
 @cell(SEND, StatusCode.INVALID_ARGUMENT)
-async def unknown_queue(stage: Stage) -> Any:
-    """The topic has no such queue, or takes messages of another type."""
+async def other_type(stage: Stage) -> Any:
+    """The topic takes messages of another type than NORMAL."""
     request = await good_request(stage, SEND)
-    request.queue_id = 7
+    await stage.bus.topic(attributes={MESSAGE_TYPE_ATTRIBUTE: "FIFO"})
     return request
 
 

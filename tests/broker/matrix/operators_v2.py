@@ -192,10 +192,34 @@ async def unknown_message(stage: Stage, path: str) -> Any:
 
 
 @cell(QUERY, pb.BAD_REQUEST)
-async def impossible_search(stage: Stage) -> Any:
-    """The search makes no sense: its queue, its times, its page or its scroll id."""
+async def odd_page(stage: Stage) -> Any:
+    """The page has less than one message, or is counted from less than 1."""
     request = await good_request(stage, QUERY)
     request.page_size = -1
+    return request
+
+
+@cell(QUERY, pb.BAD_REQUEST)
+async def unknown_queue(stage: Stage) -> Any:
+    """The topic has no such queue."""
+    request = await good_request(stage, QUERY)
+    request.queue_id = 1
+    return request
+
+
+@cell(QUERY, pb.BAD_REQUEST)
+async def times_the_wrong_way_round(stage: Stage) -> Any:
+    """The search begins after its end."""
+    request = await good_request(stage, QUERY)
+    request.begin_timestamp.seconds, request.end_timestamp.seconds = 2, 1
+    return request
+
+
+@cell(QUERY, pb.BAD_REQUEST)
+async def odd_scroll_id(stage: Stage) -> Any:
+    """The scroll id is not that of such a search."""
+    request = await good_request(stage, QUERY)
+    request.message_key, request.scroll_id = "k", "none"
     return request
 
 
@@ -217,9 +241,19 @@ async def search_by_subscription(stage: Stage) -> Any:
 
 @cells((*ASK_CLIENT, RUNNING), pb.NOT_FOUND)
 async def unknown_client(stage: Stage, path: str) -> Any:
-    """The group has no such client, or its telemetry stream is not there or ends."""
+    """The group has no such client."""
     request = await good_request(stage, path)
     request.client_id = "nobody"
+    return request
+
+
+@cells(ASK_CLIENT, pb.NOT_FOUND)
+async def client_hung_up(stage: Stage, path: str) -> Any:
+    """The client has no telemetry stream."""
+    request = await good_request(stage, path)
+    client = stage.context.clients.get("consumer")
+    assert client is not None
+    client.send = None
     return request
 
 

@@ -7,7 +7,9 @@ from typing import Any
 import trio
 import trio.testing
 
+from commitbus.broker.filters import sql_filter
 from commitbus.broker.messaging import long_polling, queue_watch
+from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from tests.broker.matrix.registry import MESSAGING, cell, cells, good_request
 from tests.broker.matrix.stage import Stage
@@ -58,6 +60,15 @@ async def bad_filter(stage: Stage, path: str) -> Any:
     return request
 
 
+@cells(BOTH, pb.TOO_MANY_REQUESTS)
+async def too_many_filters(stage: Stage, path: str) -> Any:
+    """Consumers wait with too much SQL already."""
+    request = await good_request(stage, path)
+    stage.patch.setattr(sql_filter, "ALIVE_LENGTH_MAX", -1)
+    request.filter_expression.CopyFrom(pb.FilterExpression(type=pb.SQL, expression="only < 1"))
+    return request
+
+
 @cells(BOTH, pb.ILLEGAL_POLLING_TIME, deadline_s=4)
 async def short_deadline(stage: Stage, path: str) -> Any:
     """The call's deadline leaves less than 5 s."""
@@ -75,6 +86,15 @@ async def briefly_invisible(stage: Stage) -> Any:
     """The invisible duration is not between a second and 12 hours, and not renewed by itself."""
     request = await good_request(stage, RECEIVE)
     request.invisible_duration.seconds = 0
+    return request
+
+
+@cell(RECEIVE, pb.BAD_REQUEST)
+async def long_attempt_id(stage: Stage) -> Any:
+    """The attempt id (of a FIFO group) has more than 255 characters."""
+    await stage.bus.group(consume_message_orderly=True)
+    request = await good_request(stage, RECEIVE)
+    request.attempt_id = "a" * 256
     return request
 
 
@@ -130,6 +150,15 @@ async def slow_readers(stage: Stage, path: str) -> Any:
     module = "pull" if path == PULL else "pop"
     stage.patch.setattr(f"commitbus.broker.messaging.{module}.DELIVERING_BYTES_MAX", 0)
     return await good_request(stage, path)
+
+
+@cells(BOTH, StatusCode.DEADLINE_EXCEEDED)
+async def slow_reader(stage: Stage, path: str) -> Any:
+    """The client takes longer than a minute to read the messages."""
+    request = await good_request(stage, path)
+    stage.reads = trio.Event()
+    stage.bus.clock.rate = QUICKLY
+    return request
 
 
 @cell(PULL, pb.BAD_REQUEST)

@@ -99,9 +99,17 @@ async def reserved_property(_stage: Stage) -> pb.SendMessageRequest:
 
 @cell(SEND, pb.ILLEGAL_MESSAGE_PROPERTY_KEY)
 async def unclean_property(_stage: Stage) -> pb.SendMessageRequest:
-    """A user property has no name, or it or the trace context has control characters."""
+    """A user property has no name, or has control characters."""
     message = make_message()
     message.user_properties["p"] = "a\x01b"
+    return send_of(message)
+
+
+@cell(SEND, pb.ILLEGAL_MESSAGE_PROPERTY_KEY)
+async def unclean_trace_context(_stage: Stage) -> pb.SendMessageRequest:
+    """The trace context has control characters."""
+    message = make_message()
+    message.system_properties.trace_context = "a\x01b"
     return send_of(message)
 
 

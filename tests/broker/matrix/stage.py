@@ -40,6 +40,9 @@ class Stage:
     def __init__(self, bus: Bus, patch: pytest.MonkeyPatch, beside: trio.Nursery) -> None:
         """Work in `beside` goes on while the call is made, and ends with it."""
         self.bus, self.patch, self.beside = bus, patch, beside
+        self.reads = trio.Event()
+        """Until it is set the client reads no responses."""
+        self.reads.set()
         self.context, self.token = bus.context, trio.lowlevel.current_trio_token()
         rates = Rates(bus.context.counters, bus.context.clock)
         self.admin = AdminContext(bus.context, rates, "1.0", 0, RealFileSystem())
@@ -60,6 +63,7 @@ class Stage:
         codes: list[int] = []
 
         async def send(*responses: Response | Pieces) -> None:
+            await self.reads.wait()
             codes.extend(_codes(method, encoded(response)) for response in responses)
 
         try:
