@@ -198,6 +198,7 @@ class Oracle:
         if new is None or delivery is None:
             return None
         delivery.visible_at_ms, delivery.suspended = now_ms + duration_ms, suspend
+        delivery.was_over = False  # or it would not have been found in flight
         delivery.handle = new
         return self._handle(handle.subscription, handle.body, new)
 
