@@ -187,7 +187,7 @@ class ServerConnection:
         server_call = self._open(stream_id, method, call, is_gzip=is_gzip)
         if method.kind.streams_requests:
             server_call.start_streaming()
-        if event.end_stream:
+        if event.end_stream and stream_id in self._calls:
             server_call.data_received(b"", has_ended=True)
 
     def _open(self, stream_id: int, method: Method, call: Call, *, is_gzip: bool) -> ServerCall:

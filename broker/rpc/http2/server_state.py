@@ -50,14 +50,17 @@ class Flusher:
         """Flush until cancelled."""
         while True:
             while self._waiting:
-                waiting, self._waiting = self._waiting, {}
-                for connection in waiting:
-                    try:
-                        connection.flush()
-                    except Exception:  # noqa: BLE001 - the other connections go on
-                        _log.exception("a connection failed")
-                        connection.abort()
+                self._flush()
             await self._asleep.park()
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for connection in waiting:
+            try:
+                connection.flush()
+            except Exception:  # noqa: BLE001 - the other connections go on
+                _log.exception("a connection failed")
+                connection.abort()
 
 
 @final

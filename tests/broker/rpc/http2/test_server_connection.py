@@ -137,11 +137,11 @@ class Client:
 
 
 @asynccontextmanager
-async def connected(handler: Handler) -> AsyncIterator[Client]:
-    """A client of a server with one unary method."""
+async def connected(handler: Handler, kind: MethodKind = MethodKind.UNARY) -> AsyncIterator[Client]:
+    """A client of a server with one method."""
     method = Method(
         "/test.Echo/Ask",
-        MethodKind.UNARY,
+        kind,
         pb.RecallMessageRequest,
         pb.RecallMessageResponse,
         handler,
@@ -223,6 +223,20 @@ def test_a_request_over_the_limit_is_refused_in_its_headers_company() -> None:
             await client.flush()
             answers = await client.answers(1)
             assert answers[stream_id][0] == StatusCode.RESOURCE_EXHAUSTED
+
+    trio.run(main)
+
+
+def test_a_stream_without_requests_is_refused_once_by_a_server_that_stops() -> None:
+    """Its headers are all that comes of it."""
+
+    async def main() -> None:
+        async with connected(at_once, MethodKind.BIDI) as client:
+            client.state.crew.dismissed = True
+            stream_id = client.engine.submit_request(HEADERS, end_stream=True)
+            await client.flush()
+            answers = await client.answers(1)
+            assert answers == {stream_id: (StatusCode.UNAVAILABLE, "")}
 
     trio.run(main)
 
