@@ -148,8 +148,13 @@ def _by_name(
     status = client.verify_message(verify)
     code = v2.Code.Name(status.code)
     return Answer(
-        {"client_id": options.clientId, "message_id": message_id, "result": code},
-        [f"{options.clientId} consumed {message_id}: {code} {status.message}"],
+        {
+            "client_id": options.clientId,
+            "message_id": message_id,
+            "result": code,
+            "reason": status.message,
+        },
+        [f"client {options.clientId}, message {message_id}: {code} {status.message}".rstrip()],
         EXIT_OK if status.code == v2.OK else EXIT_FAILED,
     )
 

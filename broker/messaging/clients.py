@@ -25,8 +25,11 @@ DISCONNECT_GRACE_S: Final = 15.0
 CLIENTS_MAX: Final = 100_000
 CLIENT_ID_LENGTH_MAX: Final = 1024
 """Official clients need about 60. It is kept with every message in flight."""
-INTRODUCTIONS_CHARACTERS_MAX: Final = 16 * 1024 * 1024
-"""Of topics and filters, all clients together. Who says more is served, but less is shown of it."""
+INTRODUCTIONS_BYTES_MAX: Final = 64 * 1024 * 1024
+"""All clients together, about. Whoever says more is served, but less is shown of it."""
+HOSTNAME_LENGTH_MAX: Final = 255
+_ENTRY_BYTES: Final = 256
+"""What a topic that a client names takes beside its text."""
 
 
 def client_id_of(call: Call) -> str:
@@ -62,10 +65,11 @@ class Introduction:
     """By topic, a consumer's."""
 
     @property
-    def characters(self) -> int:
-        """Return how much text this is."""
+    def size_bytes(self) -> int:
+        """Return how much memory its topics take, about."""
         filters = sum(len(topic) + len(s.expression) for topic, s in self.subscriptions.items())
-        return len(self.hostname) + sum(map(len, self.published)) + filters
+        entries = len(self.published) + len(self.subscriptions)
+        return sum(map(len, self.published)) + filters + entries * _ENTRY_BYTES
 
 
 _NOT_INTRODUCED: Final = Introduction()
@@ -100,7 +104,7 @@ class ClientRegistry:
         self._clock = clock
         # In order of the last call: the idle ones come first.
         self._clients: dict[str, Client] = {}
-        self._characters = 0
+        self._introductions_bytes = 0
 
     def __len__(self) -> int:
         """Return how many clients are alive."""
@@ -178,13 +182,13 @@ class ClientRegistry:
         if self._clients.get(client.client_id) is not client:
             return  # It has said goodbye on another call.
         self._forget_introduction(client)
-        if self._characters + introduction.characters > INTRODUCTIONS_CHARACTERS_MAX:
+        if self._introductions_bytes + introduction.size_bytes > INTRODUCTIONS_BYTES_MAX:
             introduction = Introduction(introduction.at_ms, introduction.hostname)
         client.introduction = introduction
-        self._characters += introduction.characters
+        self._introductions_bytes += introduction.size_bytes
 
     def _forget_introduction(self, client: Client) -> None:
-        self._characters -= client.introduction.characters
+        self._introductions_bytes -= client.introduction.size_bytes
         client.introduction = _NOT_INTRODUCED
 
     def remove(self, client_id: str) -> Client | None:

@@ -10,6 +10,7 @@ from typing import Final
 from commitbus.broker.messaging import renewals
 from commitbus.broker.messaging.clients import (
     DISCONNECT_GRACE_S,
+    HOSTNAME_LENGTH_MAX,
     Client,
     Introduction,
     Subscription,
@@ -166,7 +167,7 @@ def _introduce(
 ) -> None:
     introduction = Introduction(
         at_ms=context.clock.now_ms(),
-        hostname=settings.user_agent.hostname,
+        hostname=settings.user_agent.hostname[:HOSTNAME_LENGTH_MAX],
         published=published,
         subscriptions=subscriptions,
     )

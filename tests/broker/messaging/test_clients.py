@@ -147,7 +147,7 @@ def test_a_step_of_the_wall_clock_says_nothing_about_who_lives() -> None:
 
 def test_what_clients_say_of_themselves_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit they are served, but their topics are not kept until others leave."""
-    monkeypatch.setattr(module, "INTRODUCTIONS_CHARACTERS_MAX", 20)
+    monkeypatch.setattr(module, "INTRODUCTIONS_BYTES_MAX", 600)
     registry = ClientRegistry(Clock())
     said = Introduction(1, "h", ("topic",), {"T": Subscription(pb.TAG, "A || B")})
     a, b = registry.seen(call("a")), registry.seen(call("b"))
@@ -164,7 +164,7 @@ def test_what_clients_say_of_themselves_is_bounded(monkeypatch: pytest.MonkeyPat
 
 def test_the_evicted_client_takes_its_introduction_along(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the room would be used up by clients that nobody knows any more."""
-    monkeypatch.setattr(module, "INTRODUCTIONS_CHARACTERS_MAX", 10)
+    monkeypatch.setattr(module, "INTRODUCTIONS_BYTES_MAX", 300)
     monkeypatch.setattr(module, "CLIENTS_MAX", 1)
     registry = ClientRegistry(Clock())
     for name in ("a", "b", "c"):
