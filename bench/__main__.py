@@ -15,6 +15,7 @@ from bench.handlers import handlers
 from bench.measure import OURS, Benchmark, Row, clean_up_when_terminated, report, run_rounds
 from bench.peers.jvm import PeerMissingError
 from bench.peers.rocketmq_store import REMARK, RocketmqStore, ours_beside_pool
+from bench.progress import commits
 from bench.read import append_to_visible, look_up, recover_and_rebuild
 from bench.store import append_batches, append_framed, append_one_by_one, sync_flush
 
@@ -36,6 +37,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "store-memory": store_process.memory_idle,
     "filters": filters,
     "handlers": handlers,
+    "commits": commits,
     "front": front,
     "send": unary_send,
     "bulk": bulk_streams,

@@ -177,7 +177,6 @@ class ProgressJournal:
 
         From the return on the entry survives the process.
         """
-        assert self.has_room(len(payload))
         length = _ENTRY_BYTES_MIN + len(payload)
         to_end = self._ring_bytes - self._end % self._ring_bytes
         if length > to_end:
@@ -189,6 +188,7 @@ class ProgressJournal:
         return self._sequence
 
     def _write(self, length: int, kind: EntryKind, key_id: int, payload: bytes) -> None:
+        assert self._end + length - self._start <= self._ring_bytes
         sequence = self._sequence + 1
         body = _HEAD.pack(length, kind, 0, sequence, key_id) + payload
         place = _FILE_HEADER.size + self._end % self._ring_bytes

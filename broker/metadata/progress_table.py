@@ -65,11 +65,11 @@ IN_FLIGHT_MAX_DEFAULT: Final = 10_000
 EARLY_SAVE_FILLED: Final = 0.5
 """A journal fuller than that is saved at once, not at the next interval."""
 
-SAVE_PAUSE_FACTOR: Final = 10
-SAVE_PAUSE_S_MAX: Final = 1.0
-"""Much in flight takes long to save. That is not repeated before this many times as long has
-passed, or a second: the journal holds what changed, and packing rows takes the interpreter from the
-handlers."""
+SAVE_PAUSE_FACTOR: Final = 50
+SAVE_PAUSE_S_MAX: Final = 3.0
+"""Many queues, or much in flight, take long to save. That is not repeated before this many times as
+long has passed, or three seconds: the journal holds what changed, and packing rows takes the
+interpreter from the handlers."""
 
 _log = logging.getLogger(__name__)
 
@@ -85,14 +85,14 @@ class ProgressTable:
         store_directory: The store.
         clock: For the mirror's times.
         file_system: What the journal and the mirror are kept through.
-        save_interval_ms: How often changed rows are saved to SQLite; less often, up to a second,
-            where that takes more than a tenth of the interval.
+        save_interval_ms: How often changed rows are saved to SQLite; less often, up to
+            `SAVE_PAUSE_S_MAX`, where that takes more than a fiftieth of the interval.
         mirror_interval_ms: How often `config/consumerOffset.json` is written, when it changed.
         journal_bytes: The size of `commitbus/progress.journal`.
         in_flight_max: How many messages of a queue may be in flight for a group. For the caller
             of `deliver` to keep to.
         sync_saves: Whether saves reach stable storage: a power cut then costs the acknowledgements
-            of one save interval, and each save an fsync.
+            since the last one, and each save an fsync.
     """
 
     def __init__(
