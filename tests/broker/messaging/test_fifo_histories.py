@@ -131,7 +131,12 @@ STEPS = st.one_of(
     st.tuples(st.just("send"), st.sampled_from("abcd")),
     st.tuples(st.just("receive"), st.integers(1, 4), st.sampled_from(["", "", "A", "B"])),
     st.tuples(st.just("acknowledge"), st.integers(0, 99)),
-    st.tuples(st.just("change"), st.integers(0, 99), st.integers(0, 7), st.booleans()),
+    st.tuples(
+        st.just("change"),
+        st.integers(0, 99),
+        st.integers(0, 7),
+        st.sampled_from(["give back", "suspend"]),
+    ),
     st.tuples(st.just("pass_time"), st.integers(1, 12)),
     st.tuples(st.just("restart")),
 )
@@ -185,16 +190,16 @@ class History:
             if not is_out and message.next_attempt > ATTEMPTS_MAX:
                 self.oracle.maybe_dead.append(message.body)
 
-    async def change(self, pick: int, seconds: int, suspend: bool) -> None:  # noqa: FBT001
+    async def change(self, pick: int, seconds: int, how: str) -> None:
         out = self.oracle.out(self.bus.now_ms())
         if not out:
             return
         message = out[pick % len(out)]
         answer = await self.bus.change(
-            message.handle, seconds, topic="F", group="O", suspend=suspend
+            message.handle, seconds, topic="F", group="O", suspend=how == "suspend"
         )
         assert answer.status.code == pb.OK
-        message.handle, message.suspended = answer.receipt_handle, suspend
+        message.handle, message.suspended = answer.receipt_handle, how == "suspend"
         message.out_until_ms = self.bus.now_ms() + seconds * 1000
         self.oracle.handles.append((message.handle, message))
 
