@@ -26,7 +26,8 @@ tables are generated from those tests.
 
 RPCs of `apache.rocketmq.v2` answer with a `Status` in their response, and the call succeeds for
 gRPC. Where the call itself fails the code is one of gRPC's; the services of Commitbus use no
-other. The message beside a code says which limit, which name, which offset.
+other. The message beside a code says which limit, which name, which offset. Codes of the protocol
+that no table has are answered by no RPC.
 
 ## Any RPC
 

@@ -103,22 +103,6 @@ def test_handles_that_name_nothing_delivered_are_invalid(run: Run) -> None:
     run(scenario)
 
 
-def test_a_request_without_entries_or_with_illegal_names_is_refused(run: Run) -> None:
-    """As a whole, by the status of the response."""
-
-    async def scenario(bus: Any) -> None:
-        request = pb.AckMessageRequest()
-        assert (await bus.unary("AckMessage", request)).status.code == pb.ILLEGAL_CONSUMER_GROUP
-        request.group.name = "G"
-        assert (await bus.unary("AckMessage", request)).status.code == pb.ILLEGAL_TOPIC
-        request.topic.name = "T"
-        assert (await bus.unary("AckMessage", request)).status.code == pb.BAD_REQUEST
-        response = await bus.unary("AckMessage", request, bus.call(""))
-        assert response.status.code == pb.CLIENT_ID_REQUIRED
-
-    run(scenario)
-
-
 def test_an_expired_handle_is_invalid_even_before_the_redelivery(run: Run) -> None:
     """Whoever holds it must not work on the message any longer."""
 
