@@ -44,11 +44,20 @@ def test_a_change_without_effect_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("value", "good"), [("0", True), ("100", True), ("101", False), ("", False)]
+    ("name", "value", "good"),
+    [
+        ("priority.factor", "0", True),
+        ("priority.factor", "100", True),
+        ("priority.factor", "101", False),
+        ("priority.factor", "", False),
+        ("fifo.lock.unit", "QUEUE", True),
+        ("fifo.lock.unit", "MESSAGE_GROUP", True),
+        ("fifo.lock.unit", "TOPIC", False),
+    ],
 )
-def test_a_priority_factor_is_a_percentage(value: str, *, good: bool) -> None:
-    """RocketMQ's range."""
-    change = {"priority.factor": value}
+def test_a_group_attribute_has_its_range(name: str, value: str, *, good: bool) -> None:
+    """RocketMQ's, of the first."""
+    change = {name: value}
     if good:
         assert changed_attributes(GROUP_ATTRIBUTES, {}, change, []) == change
     else:

@@ -18,6 +18,7 @@ from commitbus.broker.metadata.progress_entries import (
     encode_change,
     encode_definition,
     encode_delivery,
+    encode_hold,
     encode_offset,
     encode_redelivery,
 )
@@ -76,6 +77,30 @@ def test_a_delivery_is_applied_as_it_was_made(
         )
         apply_entry(replayed, EntryKind.DELIVER, payload)
         assert _state(replayed) == _state(direct)
+
+
+@EXAMPLES
+@given(OFFSETS, st.integers(0, 9))
+def test_what_is_held_back_is_applied_as_it_was_made(offsets: list[int], tail: int) -> None:
+    next_offset = (offsets[-1] if offsets else 0) + 1 + tail
+    direct, replayed = QueueProgress(0), QueueProgress(0)
+    direct.hold(offsets, next_offset=next_offset)
+    payload = encode_hold(offsets, next_offset=next_offset)
+    apply_entry(replayed, EntryKind.HOLD, payload)
+    assert _state(replayed) == _state(direct)
+    assert [entry.delivery_attempt for entry in replayed.in_flight.values()] == [0] * len(offsets)
+
+
+@pytest.mark.parametrize("renew", [False, True])
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_redelivery_says_whether_it_counts(*, renew: bool, counts: bool) -> None:
+    progress = _delivered(3)
+    payload = encode_redelivery(
+        3, pop_time_ms=7, invisible_until_ms=8, client_id="c", auto_renew=renew, counts=counts
+    )
+    apply_entry(progress, EntryKind.REDELIVER, payload)
+    entry = progress.in_flight[3]
+    assert (entry.auto_renew, entry.delivery_attempt) == (renew, 1 + counts)
 
 
 def test_a_run_of_offsets_takes_ten_bytes_however_long() -> None:
