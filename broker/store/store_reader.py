@@ -223,11 +223,13 @@ class StoreReader:
                 max_bytes=max_bytes, wanted=wanted, only_cached=only_cached,
             )  # fmt: skip
         except OffsetOutOfRangeError:
-            if queue.min_offset <= start:
+            # Retention deletes files of the log first, then hides what led into them.
+            log_start = self.min_physical_offset
+            first = queue.search(lambda unit: unit.physical_offset >= log_start)
+            if first <= start:
                 raise
-            # Retention has moved the beginning since it was looked at.
             return self.queue_slice(
-                topic, queue_id, queue_offset, max_bytes, wanted, only_cached=only_cached
+                topic, queue_id, first, max_bytes, wanted, only_cached=only_cached
             )
 
     def log_slices(self) -> LogSlices:

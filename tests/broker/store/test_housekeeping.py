@@ -299,6 +299,33 @@ def test_expired_files_go_with_what_leads_into_them(
     assert open_store().min_offset("TopicA", 0) == begin
 
 
+def test_a_slice_begins_behind_what_is_just_being_deleted(
+    open_store: OpenStore, make_message: Make, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of the log are gone, the queue does not know that yet."""
+    store = open_store(retention=EXPIRY)
+    fill(store, make_message, 3)
+    store.keep_house()
+    clock.ms += 48 * HOUR_MS + 1
+    newest = store.put(make_message(body=b"new"))
+    settle(store)
+    found: list[tuple[int, int]] = []
+
+    def look(begin: PhysicalOffset) -> None:
+        assert store.min_offset("TopicA", 0) == 0
+        for start in (QueueOffset(0), newest.queue_offset):
+            part = store.queue_slice("TopicA", 0, start, FILE)
+            assert part is not None
+            found.append((part.first_offset, part.next_offset))
+        hide(begin)
+
+    hide = store._queues.delete_before
+    monkeypatch.setattr(store._queues, "delete_before", look)
+    store.keep_house()
+    end = newest.queue_offset + 1
+    assert found == [(store.min_offset("TopicA", 0), end), (newest.queue_offset, end)]
+
+
 def test_the_file_that_is_written_stays_however_old(
     open_store: OpenStore, make_message: Make, clock: SetClock, disk: Disk
 ) -> None:
