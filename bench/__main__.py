@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from bench import store_process
 from bench.broker import memory_idle, start_to_first_send, unary_send
 from bench.bulk import bulk_awaited, bulk_streams
+from bench.consuming import nack_to_redelivery, single_acks
 from bench.filters import filters
 from bench.front import front
 from bench.handlers import handlers
@@ -40,6 +41,8 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "commits": commits,
     "front": front,
     "send": unary_send,
+    "acks": single_acks,
+    "nack": nack_to_redelivery,
     "bulk": bulk_streams,
     "bulk-awaited": bulk_awaited,
     "start": start_to_first_send,

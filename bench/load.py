@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -88,6 +88,11 @@ def ack_request(group: str, topic: str) -> bytes:
     request.group.name = group
     request.topic.name = topic
     return request.SerializeToString()
+
+
+def framed(requests: Iterable[bytes]) -> bytes:
+    """Return what the generator's option `requests` takes: each after its length, a u32."""
+    return b"".join(len(request).to_bytes(4) + request for request in requests)
 
 
 def check_response(data: bytes) -> None:

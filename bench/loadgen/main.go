@@ -1,8 +1,8 @@
 // Loadgen keeps a fixed number of gRPC calls in flight and prints how fast they were answered.
 //
 // It knows no broker. Without -receive the calls are unary: the request is bytes from a
-// file, the method a path; the first answer is printed for the caller to judge, and those that begin
-// otherwise are counted. With -receive they are calls of apache.rocketmq.v2's ReceiveMessage, see
+// file, the same each time or, with -requests, each of many once, the method a path; the first answer
+// is printed for the caller to judge, and those that begin otherwise are counted. With -receive they are calls of apache.rocketmq.v2's ReceiveMessage, see
 // receive.go. The metadata is what official RocketMQ clients send, with a request id of its own for
 // each call.
 package main
@@ -10,6 +10,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"flag"
@@ -18,6 +19,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -66,10 +68,33 @@ type sent struct {
 	others    int // answers of another kind than the first
 }
 
-// sender runs a closed loop until the end or until it made its share of calls.
-func sender(channel *grpc.ClientConn, path string, request []byte, id, calls int, end time.Time) (sent, error) {
+// once returns a function that gives each of the requests of a file once, and then none. In the file
+// each comes after its length, 32 bits, big-endian.
+func once(file []byte) func() []byte {
+	var requests [][]byte
+	for len(file) > 0 {
+		end := 4 + binary.BigEndian.Uint32(file)
+		requests = append(requests, file[4:end])
+		file = file[end:]
+	}
+	var taken atomic.Int64
+	return func() []byte {
+		if number := int(taken.Add(1)) - 1; number < len(requests) {
+			return requests[number]
+		}
+		return nil
+	}
+}
+
+// sender runs a closed loop until the end, until it made its share of calls, or until there is no
+// other request.
+func sender(channel *grpc.ClientConn, path string, next func() []byte, id, calls int, end time.Time) (sent, error) {
 	var result sent
 	for number := 0; number < calls && time.Now().Before(end); number++ {
+		request := next()
+		if request == nil {
+			break
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		started := time.Now()
 		var response []byte
@@ -96,6 +121,7 @@ func main() {
 	endpoint := flag.String("endpoint", "127.0.0.1:8081", "host:port, plaintext")
 	path := flag.String("path", "", "/package.Service/Method")
 	file := flag.String("request", "", "file with the request's bytes")
+	manyFile := flag.String("requests", "", "file with requests, each made once, instead of one")
 	inFlight := flag.Int("in-flight", 1, "calls in flight")
 	seconds := flag.Float64("seconds", 3, "how long at most")
 	calls := flag.Int("calls", 1<<30, "how many calls at most")
@@ -125,11 +151,19 @@ func main() {
 		json.NewEncoder(os.Stdout).Encode(run.run(*inFlight, *messages, length))
 		return
 	}
-	json.NewEncoder(os.Stdout).Encode(sending(channel, *path, request, *inFlight, *calls, length))
+	next := func() []byte { return request }
+	if *manyFile != "" {
+		many, err := os.ReadFile(*manyFile)
+		if err != nil {
+			log.Fatal(err)
+		}
+		next = once(many)
+	}
+	json.NewEncoder(os.Stdout).Encode(sending(channel, *path, next, *inFlight, *calls, length))
 }
 
 // sending runs the unary calls.
-func sending(channel *grpc.ClientConn, path string, request []byte, inFlight, calls int, length time.Duration) map[string]any {
+func sending(channel *grpc.ClientConn, path string, next func() []byte, inFlight, calls int, length time.Duration) map[string]any {
 	started := time.Now()
 	results := make([]sent, inFlight)
 	var group sync.WaitGroup
@@ -140,7 +174,7 @@ func sending(channel *grpc.ClientConn, path string, request []byte, inFlight, ca
 		}
 		group.Go(func() {
 			var failure error
-			if results[id], failure = sender(channel, path, request, id, share, started.Add(length)); failure != nil {
+			if results[id], failure = sender(channel, path, next, id, share, started.Add(length)); failure != nil {
 				log.Fatal(failure)
 			}
 		})

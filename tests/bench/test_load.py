@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.load import BODY, ack_request, check_response, receive_request, send_request
+from bench.load import BODY, ack_request, check_response, framed, receive_request, send_request
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 
@@ -33,6 +33,10 @@ def test_entries_can_be_appended_to_an_ack() -> None:
     whole = pb.AckMessageRequest.FromString(ack_request("G", "T") + entry.SerializeToString())
     assert (whole.group.name, whole.topic.name) == ("G", "T")
     assert [(e.message_id, e.receipt_handle) for e in whole.entries] == [("1", "2")]
+
+
+def test_requests_for_one_call_each_come_after_their_lengths() -> None:
+    assert framed([b"ab", b"", b"c"]) == b"\0\0\0\x02ab\0\0\0\0\0\0\0\x01c"
 
 
 @pytest.mark.parametrize("kind", [pb.SendMessageResponse, pb.AckMessageResponse])
