@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-import trio
 
 from commitbus.broker.bulk import producers, validate
 from commitbus.broker.bulk.frames import checksum, encode_frames
 from commitbus.broker.bulk.paths import APPEND, FETCH
 from commitbus.broker.messaging import durability
-from commitbus.broker.messaging.durability import Durability
 from commitbus.broker.metadata.topics import MESSAGE_TYPE_ATTRIBUTE
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 from commitbus.commitlog.errors import (
     CorruptRecordError,
-    FlushFailedError,
     MessageRefusedError,
     StoreReadOnlyError,
 )
 from commitbus.commitlog.record_format import encode_properties
-from commitbus.commitlog.types import PhysicalOffset
 from tests.broker.matrix.registry import cell, cells
 from tests.broker.matrix.stage import DISK_FULL, NOT_SAVED, Stage
 
@@ -211,10 +205,7 @@ async def store_takes_no_more(stage: Stage) -> list[pb.AppendRequest]:
 @cell(APPEND, StatusCode.UNAVAILABLE)
 async def flush_failed(stage: Stage) -> list[pb.AppendRequest]:
     """The flush that a batch waited for failed; whether it survives is unknown."""
-    disk = Durability(lambda: PhysicalOffset(0), needed=True)
-    disk.attach(trio.lowlevel.current_trio_token())
-    disk.on_failure(FlushFailedError(Path("log"), OSError(5, "Input/output error")))
-    stage.patch.setattr(stage.context, "durability", disk)
+    stage.flush_fails()
     return appending(batch_of())
 
 

@@ -17,8 +17,8 @@ from tests.broker.matrix.stage import Stage
 RECEIVE = MESSAGING + "ReceiveMessage"
 PULL = MESSAGING + "PullMessage"
 BOTH = (RECEIVE, PULL)
-QUICKLY = 10_000
-"""Seconds of the broker's time in one of ours: long enough to wait for is what a poll waits."""
+QUICKLY = 1000
+"""Seconds of the broker's time in one of ours, for scenarios that wait for the end of a wait."""
 
 
 @cell(RECEIVE, pb.OK)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from commitbus.broker.messaging import durability, validate
-from commitbus.broker.messaging.durability import Durability
 from commitbus.broker.metadata.topics import MESSAGE_TYPE_ATTRIBUTE
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.commitlog.errors import FlushFailedError, MessageRefusedError, StoreReadOnlyError
-from commitbus.commitlog.types import PhysicalOffset
+from commitbus.commitlog.errors import MessageRefusedError, StoreReadOnlyError
 from tests.broker.matrix.registry import MESSAGING, cell
 from tests.broker.matrix.stage import DISK_FULL, Stage
 from tests.broker.messaging.conftest import EPOCH_MS, make_message
@@ -223,8 +219,5 @@ async def store_takes_no_more(stage: Stage) -> pb.SendMessageRequest:
 @cell(SEND, pb.MASTER_PERSISTENCE_TIMEOUT)
 async def flush_failed(stage: Stage) -> pb.SendMessageRequest:
     """The flush that a message waited for (SYNC_FLUSH) failed: whether it survives is unknown."""
-    disk = Durability(lambda: PhysicalOffset(0), needed=True)
-    disk.attach(stage.token)
-    disk.on_failure(FlushFailedError(Path("log"), OSError(5, "Input/output error")))
-    stage.patch.setattr(stage.context, "durability", disk)
+    stage.flush_fails()
     return send_of(make_message())

@@ -16,6 +16,7 @@ from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.methods import admin_methods
 from commitbus.broker.admin.v2.methods import admin_v2_methods
 from commitbus.broker.bulk.methods import bulk_methods
+from commitbus.broker.messaging.durability import Durability
 from commitbus.broker.messaging.methods import messaging_methods
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rates import Rates
@@ -23,8 +24,9 @@ from commitbus.broker.rpc.call import Call, Pieces, Response, RpcError, StatusCo
 from commitbus.broker.rpc.exchange import encoded
 from commitbus.broker.rpc.method import Later, Method, MethodKind
 from commitbus.broker.rpc.outcome import refusal
-from commitbus.commitlog.errors import DiskFullError
+from commitbus.commitlog.errors import DiskFullError, FlushFailedError
 from commitbus.commitlog.file_system import RealFileSystem
+from commitbus.commitlog.types import PhysicalOffset
 from tests.broker.messaging.conftest import Bus, finished, settled
 
 Request = Message | Sequence[Message] | Sequence[bytes]
@@ -43,20 +45,18 @@ class Stage:
         self.reads = trio.Event()
         """Until it is set the client reads no responses."""
         self.reads.set()
-        self.context, self.token = bus.context, trio.lowlevel.current_trio_token()
+        self.context = bus.context
         rates = Rates(bus.context.counters, bus.context.clock)
-        self.admin = AdminContext(bus.context, rates, "1.0", 0, RealFileSystem())
+        admin = AdminContext(bus.context, rates, "1.0", 0, RealFileSystem())
         methods = [
             *messaging_methods(bus.context),
-            *admin_methods(self.admin),
-            *admin_v2_methods(self.admin),
+            *admin_methods(admin),
+            *admin_v2_methods(admin),
             *bulk_methods(bus.context),
         ]
         self.methods: dict[str, Method] = {method.path: method for method in methods}
 
-    async def answer(
-        self, path: str, requests: Message | Sequence[Message | bytes], call: Call
-    ) -> int:
+    async def answer(self, path: str, requests: Request, call: Call) -> int:
         """Return the code that a client gets: the protocol's, or gRPC's where the call fails."""
         method = self.methods[path]
         handler: Any = method.handler
@@ -90,6 +90,13 @@ class Stage:
     def no_room(self) -> None:
         """Let clients create no more topics and groups."""
         self.patch.setattr("commitbus.broker.messaging.context.CREATED_BY_CLIENTS_MAX", 0)
+
+    def flush_fails(self) -> None:
+        """Have everybody wait for the disk, and in vain."""
+        disk = Durability(lambda: PhysicalOffset(0), needed=True)
+        disk.attach(trio.lowlevel.current_trio_token())
+        disk.on_failure(FlushFailedError(Path("log"), OSError(5, "Input/output error")))
+        self.patch.setattr(self.context, "durability", disk)
 
     def fails(self, owner: object, name: str, error: Exception) -> None:
         """Have a method of a part of the broker raise an error."""

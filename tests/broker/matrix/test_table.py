@@ -60,13 +60,12 @@ def test_every_cell_says_when_in_a_sentence_and_once() -> None:
 
 def handlers() -> Iterator[tuple[str, Callable[..., object]]]:
     """The functions that answer the RPCs of the MessagingService, by path."""
-    modules = [import_module(m.name) for m in iter_modules(messaging.__path__, PACKAGE)]
+    modules = [
+        import_module(m.name) for m in iter_modules(messaging.__path__, f"{messaging.__name__}.")
+    ]
     for path in PATHS[MESSAGING]:
         name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", path.rpartition("/")[2]).lower()
         yield from ((path, vars(module)[name]) for module in modules if name in vars(module))
-
-
-PACKAGE = f"{messaging.__name__}."
 
 
 @pytest.mark.parametrize(
