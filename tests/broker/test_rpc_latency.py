@@ -81,7 +81,7 @@ def test_an_answer_that_is_settled_later_is_counted_then(*, refused: bool) -> No
     timed = timed_handler(MethodKind.UNARY, lambda _request, _call: answer, latency)
     assert timed(pb.SendMessageRequest(), CALL) is answer
     assert latency.snapshot() == []
-    outcomes: list[Message | str] = []
+    outcomes: list[Response | str] = []
 
     def finish(given: Result) -> None:
         try:

@@ -294,8 +294,8 @@ def test_queues_and_their_ends_are_those_of_a_loop(rows: list[tuple[int, int, in
     for kernels in filter(None, (PythonKernels(), compiled_kernels())):
         queues = kernels.dispatch(memoryview(bytes(40)), BASE, records).queues
         assert len(queues) == len(expected)
-        for topic, queue_id, queue_offsets, units in queues:
-            found = expected[topic, queue_id]
+        for name, queue_id, queue_offsets, units in queues:
+            found = expected[name, queue_id]
             assert list(queue_offsets) == [rows[row][2] for row in found]
             is_dense = all(after == before + 1 for before, after in pairwise(queue_offsets))
             assert isinstance(queue_offsets, range) == is_dense
