@@ -14,7 +14,7 @@ import trio
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.messaging import properties as names
 from commitbus.broker.messaging.errors import RequestError, TopicNotFoundError
-from commitbus.broker.messaging.message_codec import message_id
+from commitbus.broker.messaging.message_codec import message_id, stored_again
 from commitbus.broker.messaging.queue_choice import next_queue, queue_of_group
 from commitbus.broker.metadata.names import dead_letter_topic
 from commitbus.broker.metadata.topics import TopicConfig
@@ -22,8 +22,8 @@ from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.errors import MessageRefusedError
-from commitbus.commitlog.record_format import encode_properties, offset_message_id
-from commitbus.commitlog.types import OutgoingMessage, QueueOffset, Record
+from commitbus.commitlog.record_format import offset_message_id
+from commitbus.commitlog.types import QueueOffset, Record
 
 BATCH_MAX: Final = 64
 BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -134,18 +134,8 @@ def _store_copy(context: AdminContext, letter: _Letter) -> None:
         properties.pop(name, None)
     properties[names.UNIQUE_KEY] = message_id(record)
     properties[names.ORIGIN_MESSAGE_ID] = _place(record)
-    context.store.put(
-        OutgoingMessage(
-            topic=topic.name,
-            queue_id=_queue(context, topic, properties.get(names.SHARDING_KEY, "")),
-            body=record.body,
-            properties=encode_properties(properties),
-            born_timestamp=record.born_timestamp,
-            born_host=record.born_host,
-            flag=record.flag,
-            sys_flag=record.sys_flag,
-        )
-    )
+    queue_id = _queue(context, topic, properties.get(names.SHARDING_KEY, ""))
+    context.store.put(stored_again(record, topic.name, queue_id, properties))
     messaging.counters.count_sent(topic.name, 1, len(record.body))
 
 

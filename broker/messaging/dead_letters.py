@@ -6,15 +6,14 @@ from commitbus.broker.messaging import properties as names
 from commitbus.broker.messaging.acks import find_delivery, settle
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.errors import InvalidReceiptHandleError
-from commitbus.broker.messaging.message_codec import message_id
+from commitbus.broker.messaging.message_codec import message_id, stored_again
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.messaging.validate import group_name, topic_name
 from commitbus.broker.metadata.names import dead_letter_topic
 from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.commitlog.record_format import encode_properties
-from commitbus.commitlog.types import OutgoingMessage, Record
+from commitbus.commitlog.types import Record
 
 
 async def forward_message_to_dead_letter_queue(
@@ -58,24 +57,12 @@ async def bury(
     topic = dead_letter_topic(group)
     if context.metadata.topic(topic) is None:
         await context.metadata.add_topic(TopicConfig(topic, read_queue_nums=1, write_queue_nums=1))
-    # RocketMQ does not check its remoting producers: a value of theirs may hold the separator,
-    # and could not be stored again. The rest of the message can.
-    properties = {k: v for k, v in record.properties.items() if "\x01" not in v}
+    properties = dict(record.properties)
     # A message that was buried before keeps the place that it came from first.
     properties.setdefault(names.DEAD_LETTER_ORIGIN_TOPIC, record.topic)
     properties.setdefault(names.DEAD_LETTER_ORIGIN_MESSAGE_ID, message_id(record))
     result = context.store.put(
-        OutgoingMessage(
-            topic=topic,
-            queue_id=0,
-            body=record.body,
-            properties=encode_properties(properties),
-            born_timestamp=record.born_timestamp,
-            born_host=record.born_host,
-            flag=record.flag,
-            sys_flag=record.sys_flag,
-            reconsume_times=delivery_attempt - 1,
-        )
+        stored_again(record, topic, 0, properties, reconsume_times=delivery_attempt - 1)
     )
     await context.durability.wait(result.end_offset)
     context.counters.count_dead_letter(group, record.topic)

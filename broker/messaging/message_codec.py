@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -117,4 +118,31 @@ def message_id(record: Record) -> str:
     """Return the id that the producer's client made; without one, the place in the log."""
     return record.properties.get(names.UNIQUE_KEY) or offset_message_id(
         record.store_host, record.physical_offset
+    )
+
+
+def stored_again(
+    record: Record,
+    topic: str,
+    queue_id: int,
+    properties: Mapping[str, str],
+    *,
+    reconsume_times: int = 0,
+) -> OutgoingMessage:
+    """Return a copy of a stored message for another queue, with these properties.
+
+    RocketMQ does not check its remoting producers: a value of theirs may hold the separator, and
+    could not be stored again. The rest of the message can.
+    """
+    storable = {name: value for name, value in properties.items() if "\x01" not in value}
+    return OutgoingMessage(
+        topic=topic,
+        queue_id=queue_id,
+        body=record.body,
+        properties=encode_properties(storable),
+        born_timestamp=record.born_timestamp,
+        born_host=record.born_host,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        reconsume_times=reconsume_times,
     )
