@@ -9,7 +9,7 @@ import pytest
 import trio
 from google.protobuf.message import Message
 
-from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
+from commitbus.broker.rpc.call import Call, Response, RpcError, Send, StatusCode
 from commitbus.broker.rpc.method import Later, Method, MethodKind, Parked, Result
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.rpc_latency import RpcLatency, timed_methods
