@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import threading
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, final
@@ -17,6 +18,7 @@ from commitbus.broker.metadata.topics import MessageType
 from commitbus.broker.rpc.call import RpcError
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.broker.server import RunningBroker, run_broker
+from commitbus.broker.virtual_clock import VirtualClock
 from commitbus.flush.policy import FlushMode
 
 SMALL_FILES: Final = {
@@ -41,7 +43,8 @@ class Broker:
     """A broker in a thread of its own. Any client can connect to `endpoint`.
 
     It installs no signal handlers and needs no event loop of the caller; all methods may be called
-    from any thread. Its store is made for small tests: see `SMALL_FILES`.
+    from any thread. Its store is made for small tests: see `SMALL_FILES`. Its time is the machine's
+    until `clock.advance` moves it.
 
     Args:
         directory: the store; a temporary directory that `stop` removes if not given.
@@ -69,6 +72,8 @@ class Broker:
                     tempfile.TemporaryDirectory(prefix="commitbus-")
                 )
             self.directory: Final = Path(directory)
+            self.clock: Final = VirtualClock()
+            """What the broker takes for the time."""
             config = BrokerConfig().with_changes(
                 {
                     **SMALL_FILES,
@@ -150,7 +155,7 @@ class Broker:
 
     def _run(self, config: BrokerConfig) -> None:
         try:
-            trio.run(self._main, config)
+            trio.run(self._main, config, clock=self.clock)
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             self._failure = error
         finally:
@@ -159,7 +164,8 @@ class Broker:
     async def _main(self, config: BrokerConfig) -> None:
         self._token, self._stop = trio.lowlevel.current_trio_token(), trio.Event()
         async with trio.open_nursery() as nursery:
-            self._running = await nursery.start(run_broker, config, self._stop)
+            run = partial(run_broker, clock=self.clock, is_patient=True)
+            self._running = await nursery.start(run, config, self._stop)
             self._ready.set()
 
     def _raise_failure(self) -> None:

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def commitbus_broker() -> Iterator[Broker]:
-    """A running broker with an empty store in a temporary directory, for one test."""
+    """A running broker with an empty store in a temporary directory, for one test.
+
+    `commitbus_broker.clock.advance(seconds)` moves its time: nobody waits for a redelivery.
+    """
     # Every pytest run of an environment that has commitbus loads this module: only those tests
     # that want a broker pay for importing one.
     from commitbus.broker.embedded import Broker  # noqa: PLC0415 - see above

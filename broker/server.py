@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import final
 
 import trio
@@ -31,6 +32,7 @@ from commitbus.broker.messaging.methods import messaging_methods, run_messaging
 from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.broker.rates import Rates
+from commitbus.broker.rpc.defaults import CONCURRENT_CALLS_MAX, MAX_MESSAGE_BYTES
 from commitbus.broker.rpc.method import Method
 from commitbus.broker.rpc_latency import RpcLatency, timed_methods
 from commitbus.broker.store.config import StoreConfig
@@ -67,9 +69,13 @@ async def run_broker(
     clock: Clock | None = None,
     file_system: FileSystem | None = None,
     on_progress: Progress = no_progress,
+    is_patient: bool = False,
     task_status: trio.TaskStatus[RunningBroker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a broker until `stop` is set, then drain it and close the store.
+
+    With `is_patient` no client is given up because it is silent or slow: for a clock that is moved,
+    which leaves them no time.
 
     Raises:
         StoreError: the store cannot be opened; or it failed while the broker ran, which has then
@@ -95,14 +101,18 @@ async def run_broker(
             boot_ms=clock.now_ms(),
             file_system=file_system,
         )
-        await _serve_until(stop, context, task_status)
+        await _serve_until(stop, context, task_status, is_patient=is_patient)
         services.cancel_scope.cancel()
     if failures:
         raise failures[0]
 
 
 async def _serve_until(
-    stop: trio.Event, context: AdminContext, task_status: trio.TaskStatus[RunningBroker]
+    stop: trio.Event,
+    context: AdminContext,
+    task_status: trio.TaskStatus[RunningBroker],
+    *,
+    is_patient: bool,
 ) -> None:
     """Take calls until `stop` is set; return when the last one is answered."""
     state, config = context.messaging, context.config
@@ -116,7 +126,9 @@ async def _serve_until(
     if config.metrics_port >= 0:
         methods = timed_methods(methods, latency)
     async with _metrics(state, latency) as metrics_endpoint, trio.open_nursery() as transports:
-        state.listen_port = await transports.start(_transport(config, methods))
+        state.listen_port = await transports.start(
+            _transport(config, methods, is_patient=is_patient)
+        )
         running = RunningBroker(
             endpoint=join_host_port(config.listen_host, state.listen_port),
             metrics_endpoint=metrics_endpoint,
@@ -130,7 +142,9 @@ async def _serve_until(
         transports.cancel_scope.cancel()
 
 
-def _transport(config: BrokerConfig, methods: Sequence[Method]) -> Callable[..., Awaitable[None]]:
+def _transport(
+    config: BrokerConfig, methods: Sequence[Method], *, is_patient: bool
+) -> Callable[..., Awaitable[None]]:
     """Return what serves the methods as the configuration wants it.
 
     Only that transport is imported: the other one's libraries cost memory and start-up time.
@@ -143,20 +157,26 @@ def _transport(config: BrokerConfig, methods: Sequence[Method]) -> Callable[...,
 
         return partial(grpcio_transport.serve, methods, listen=config.listen)
     from commitbus.broker.rpc import trio_transport  # noqa: PLC0415 - see above
-    from commitbus.broker.rpc.listen.accept import AcceptOptions  # noqa: PLC0415 - see above
+    from commitbus.broker.rpc.listen.accept import (  # noqa: PLC0415 - see above
+        TIME_LIMIT_S,
+        AcceptOptions,
+    )
     from commitbus.broker.rpc.listen.certificate import TlsContexts  # noqa: PLC0415 - see above
 
     accept_options = AcceptOptions(
         tls=TlsContexts(config.tls_certificate, config.tls_key),
         tls_mode=config.tls_mode,
         proxy_protocol=config.proxy_protocol,
+        time_limit_s=inf if is_patient else TIME_LIMIT_S,
     )
+    limits = trio_transport.default_limits(MAX_MESSAGE_BYTES, CONCURRENT_CALLS_MAX)
     return partial(
         trio_transport.serve,
         methods,
         listen=config.listen,
         unix_socket=config.unix_socket,
         accept_options=accept_options,
+        limits=limits.without_time_limits() if is_patient else limits,
     )
 
 

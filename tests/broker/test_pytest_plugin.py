@@ -11,6 +11,9 @@ def test_it(commitbus_broker):
     commitbus_broker.create_topic("orders")
     assert commitbus_broker.endpoint.startswith("127.0.0.1:")
     assert (commitbus_broker.directory / "commitlog").is_dir()
+    before_ms = commitbus_broker.clock.now_ms()
+    commitbus_broker.clock.advance(3600)
+    assert commitbus_broker.clock.now_ms() - before_ms >= 3_600_000
 """
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import final
 
 from commitbus.broker.rpc.http2.engine import EngineLimits
@@ -36,3 +37,7 @@ class ServerLimits:
     """For the network to take something, of TLS 64 KB, where a client does not read."""
     engine: EngineLimits = field(default_factory=EngineLimits)
     """Of one connection."""
+
+    def without_time_limits(self) -> ServerLimits:
+        """Return the same for clients that may take as long as they want."""
+        return replace(self, preface_s=inf, keepalive_s=inf, keepalive_timeout_s=inf, write_s=inf)
