@@ -34,6 +34,7 @@ from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 RECEIVE: Final = f"{SERVICE}/ReceiveMessage"
 ACK: Final = f"{SERVICE}/AckMessage"
+HEARTBEAT: Final = f"{SERVICE}/Heartbeat"
 CHANGE_INVISIBLE: Final = f"{SERVICE}/ChangeInvisibleDuration"
 GROUPS: Final = 48
 APART_S: Final = 0.02
@@ -90,7 +91,7 @@ async def received(channel: grpc.aio.Channel, group: str) -> AsyncIterator[pb.Me
 
 
 def single_acks() -> list[Row]:
-    """Acknowledge one message a call, beside unary sends to the same server."""
+    """Acknowledge one message a call, beside sends and calls that do next to nothing."""
     if shutil.which("go") is None:
         print("single acks: skipped, the load generator needs Go", file=sys.stderr)
         return []
@@ -100,9 +101,11 @@ def single_acks() -> list[Row]:
         acks = framed(asyncio.run(ack_requests(server.endpoint, CALLS)))
         generate(server.endpoint, SEND, send_request(0), in_flight=IN_FLIGHT, seconds=0.5)
         name = f"over trio, {IN_FLIGHT} in flight"
+        beat, send = pb.HeartbeatRequest().SerializeToString(), send_request(0)
         return [
             *made(server, f"single AckMessage {name}", ACK, b"", requests=acks),
-            *made(server, f"SendMessage {name}, beside acks", SEND, send_request(0), calls=CALLS),
+            *made(server, f"Heartbeat {name}, beside acks", HEARTBEAT, beat, calls=CALLS),
+            *made(server, f"SendMessage {name}, beside acks", SEND, send, calls=CALLS),
         ]
 
 
@@ -138,7 +141,7 @@ def made(
     each = (cpu_s(server.process.pid) - before) / result["calls"]
     rate, note = result["calls"] / result["seconds"], f"{result['calls']:,} calls"
     return [
-        (name, "msg/s", rate, note),
+        (name, "calls/s", rate, note),
         (f"{name}, CPU", "us/call", each * 1e6, "all threads of the server"),
     ]
 
