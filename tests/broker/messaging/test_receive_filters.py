@@ -113,9 +113,8 @@ def test_a_long_scan_ends_in_time_and_goes_on_where_it_ended(run: Run, steps: li
 
     async def after(bus: Any) -> None:
         bus.clock.autojump_threshold = 0
-        while not (received := await bus.receive(sql=RED, polling_s=5)).messages:
-            pass
-        assert received.bodies == [b"found"]
+        answers = [await bus.receive(sql=RED, polling_s=5) for _ in range(2)]
+        assert [answer.bodies for answer in answers] == [[], [b"found"]]
         assert steps == list(range(13)), "nothing was looked at twice"
 
     run(before)
