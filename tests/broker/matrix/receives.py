@@ -9,6 +9,7 @@ import trio.testing
 
 from commitbus.broker.filters import sql_filter
 from commitbus.broker.messaging import long_polling, queue_watch
+from commitbus.broker.messaging.handover import HANDOVER_S_MAX
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from tests.broker.matrix.registry import MESSAGING, cell, cells, good_request
@@ -156,8 +157,7 @@ async def slow_readers(stage: Stage, path: str) -> Any:
 async def slow_reader(stage: Stage, path: str) -> Any:
     """The client takes longer than a minute to read the messages."""
     request = await good_request(stage, path)
-    stage.reads = trio.Event()
-    stage.bus.clock.rate = QUICKLY
+    stage.reads_for_s = HANDOVER_S_MAX + 1
     return request
 
 

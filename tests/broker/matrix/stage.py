@@ -42,9 +42,8 @@ class Stage:
     def __init__(self, bus: Bus, patch: pytest.MonkeyPatch, beside: trio.Nursery) -> None:
         """Work in `beside` goes on while the call is made, and ends with it."""
         self.bus, self.patch, self.beside = bus, patch, beside
-        self.reads = trio.Event()
-        """Until it is set the client reads no responses."""
-        self.reads.set()
+        self.reads_for_s = 0.0
+        """How long the client takes to read a response."""
         self.context = bus.context
         rates = Rates(bus.context.counters, bus.context.clock)
         admin = AdminContext(bus.context, rates, "1.0", 0, RealFileSystem())
@@ -63,7 +62,8 @@ class Stage:
         codes: list[int] = []
 
         async def send(*responses: Response | Pieces) -> None:
-            await self.reads.wait()
+            if self.reads_for_s:
+                await self.bus.sleep(self.reads_for_s)
             codes.extend(_codes(method, encoded(response)) for response in responses)
 
         try:
