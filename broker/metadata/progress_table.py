@@ -305,11 +305,14 @@ class ProgressTable:
         Raises:
             StateWriteError: The journal is full and cannot be saved; nothing changed.
         """
-        self._make_room(len(encode_acknowledgement(offsets)))
+        payload = encode_acknowledgement(offsets)
+        self._make_room(len(payload))
         with self._lock:
             done = [offset for offset in offsets if progress.acknowledge(offset)]
+            if len(done) < len(offsets):
+                payload = encode_acknowledgement(done)
             if done:
-                self._record(EntryKind.ACKNOWLEDGE, progress, encode_acknowledgement(done))
+                self._record(EntryKind.ACKNOWLEDGE, progress, payload)
         return len(done)
 
     def change_invisible(
