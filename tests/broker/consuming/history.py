@@ -14,7 +14,7 @@ from typing import Any, Final, final
 import trio
 import trio.testing
 
-from commitbus.broker.admin.groups import delete_group
+from commitbus.broker.admin.groups import delete_group, reset_group_offsets
 from commitbus.broker.admin.topics import delete_topic
 from commitbus.broker.messaging.filters import prepare_filter
 from commitbus.broker.metadata.groups import FIFO_LOCK_UNIT_ATTRIBUTE, LockUnit
@@ -418,11 +418,10 @@ class History:
         subscription, to_end = self.rng.choice(self.subscriptions), self.rng.random() < 0.5
         group, topic = subscription.group, subscription.topic
         self._say(f"reset {group} to its {'end' if to_end else 'beginning'}")
-        context = self.bus.context
-        for queue_id in range(self.topics[topic]):
-            offset = context.store.max_offset if to_end else context.store.min_offset
-            context.progress.reset(group, topic, queue_id, offset(topic, queue_id))
-        context.polls.wake(group, topic)
+        request = admin_pb.ResetOffsetsRequest(group=group, topic=topic)
+        if not to_end:
+            request.timestamp_ms = 0
+        await reset_group_offsets(self.broker.admin(self.bus.context), request)
         self.oracle.reset(subscription, to_end=to_end)
 
     async def _delete_group(self) -> None:
