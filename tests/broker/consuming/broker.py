@@ -23,7 +23,7 @@ from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.clock import SystemClock
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.flush.policy import FlushMode, FlushPolicy
-from tests.broker.messaging.conftest import EPOCH_MS, Bus
+from tests.broker.messaging.bus import EPOCH_MS, Bus
 
 NEVER_MS: Final = 3_600_000
 """Nothing is saved in the background, so that a copy of the files is what a kill would leave."""

@@ -34,7 +34,7 @@ from tests.broker.consuming.oracle import (
     Subscription,
 )
 from tests.broker.consuming.receiver import Arrivals, Poll
-from tests.broker.messaging.conftest import Bus, make_message
+from tests.broker.messaging.bus import Bus, make_message
 from tests.simulation.scheduler import repeatable
 
 FILTERS: Final = (

@@ -14,7 +14,7 @@ from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.reput import Arrival
 from tests.broker.consuming.oracle import Receipt, Subscription
-from tests.broker.messaging.conftest import parsed
+from tests.broker.messaging.bus import parsed
 
 
 @final

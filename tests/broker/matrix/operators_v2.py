@@ -14,7 +14,7 @@ from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from tests.broker.matrix.receives import QUICKLY
 from tests.broker.matrix.registry import ADMIN_V2, cell, cells, good_request
 from tests.broker.matrix.stage import DISK_FULL, NOT_SAVED, Stage
-from tests.broker.messaging.conftest import EPOCH_MS, make_message
+from tests.broker.messaging.bus import EPOCH_MS, make_message
 
 LOG_LEVEL, STATS = ADMIN_V2 + "ChangeLogLevel", ADMIN_V2 + "GetProxyRuntimeStats"
 TOPIC_STATUS, ROUTE = ADMIN_V2 + "DescribeTopicStatus", ADMIN_V2 + "GetTopicRoute"

@@ -8,7 +8,7 @@ from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.errors import MessageRefusedError, StoreReadOnlyError
 from tests.broker.matrix.registry import MESSAGING, cell
 from tests.broker.matrix.stage import DISK_FULL, Stage
-from tests.broker.messaging.conftest import EPOCH_MS, make_message
+from tests.broker.messaging.bus import EPOCH_MS, make_message
 
 SEND = MESSAGING + "SendMessage"
 

@@ -27,7 +27,7 @@ from commitbus.broker.rpc.outcome import refusal
 from commitbus.commitlog.errors import DiskFullError, FlushFailedError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import PhysicalOffset
-from tests.broker.messaging.conftest import Bus, finished, settled
+from tests.broker.messaging.bus import Bus, finished, settled
 
 Request = Message | Sequence[Message] | Sequence[bytes]
 """What a client sends: several messages where it sends a stream."""

@@ -25,7 +25,7 @@ from commitbus.broker.messaging.queue_choice import queue_of_group
 from commitbus.broker.metadata.groups import FIFO_LOCK_UNIT_ATTRIBUTE, LockUnit
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.flush.policy import FlushMode
-from tests.broker.messaging.conftest import Bus, Received, open_context
+from tests.broker.messaging.bus import Bus, Received, open_context
 
 QUEUES = 2
 ATTEMPTS_MAX = 3

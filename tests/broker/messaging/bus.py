@@ -1,0 +1,299 @@
+"""A whole broker but for its transport, on a clock that the tests set.
+
+Time is trio's mock clock, which stands still until a test moves it; the store's own threads run in
+real time, so `Bus.settle` waits for them before a test looks at what they did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import trio
+import trio.testing
+from google.protobuf.message import Message
+
+from commitbus.broker.config import BrokerConfig
+from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.methods import messaging_methods
+from commitbus.broker.metadata.groups import GroupConfig
+from commitbus.broker.metadata.metadata_store import MetadataStore
+from commitbus.broker.metadata.progress_journal import JOURNAL_BYTES_MIN
+from commitbus.broker.metadata.progress_table import ProgressTable
+from commitbus.broker.metadata.topics import TopicConfig
+from commitbus.broker.rpc.call import Call, Response, Send
+from commitbus.broker.rpc.method import Later, Method, Parked, Result
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.store.config import StoreConfig
+from commitbus.broker.store.message_store import MessageStore
+from commitbus.commitlog.clock import SystemClock
+from commitbus.commitlog.file_system import RealFileSystem
+from commitbus.flush.policy import FlushPolicy
+
+EPOCH_MS = 1_800_000_000_000
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
+PEER = "10.1.2.3:4567"
+
+
+async def settled(answer: Later) -> Response:
+    """Wait for an answer that needs no task."""
+    results: list[Result] = []
+    is_settled = trio.Event()
+
+    def finish(result: Result) -> None:
+        results.append(result)
+        is_settled.set()
+
+    answer.when_settled(finish)
+    await is_settled.wait()
+    return results[0]()
+
+
+async def finished(answer: Parked | Awaitable[Parked | None]) -> None:
+    """Wait for the end of a response stream, parked or not, as a transport does."""
+    parked = answer if isinstance(answer, Parked) else await answer
+    while parked is not None:
+        woken = trio.Event()
+        parked.when_woken(woken.set)
+        try:
+            await woken.wait()
+        except trio.Cancelled:
+            parked.abandon()
+            raise
+        parked = await parked.resume()
+
+
+@final
+class TrioClock:
+    """The wall clock, as far as the handlers know: that of the present trio run, on any thread."""
+
+    def __init__(self) -> None:
+        self._clock = trio.lowlevel.current_clock()
+
+    def now_ms(self) -> int:
+        return EPOCH_MS + round(self.monotonic_s() * 1000)
+
+    def monotonic_s(self) -> float:
+        return self._clock.current_time()
+
+
+@final
+@dataclass
+class Received:
+    """The answer to one ReceiveMessage."""
+
+    status: pb.Status = field(default_factory=pb.Status)
+    messages: list[pb.Message] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+    @property
+    def handles(self) -> list[str]:
+        return [message.system_properties.receipt_handle for message in self.messages]
+
+    async def take(self, *responses: Response) -> None:
+        for response in map(parsed, responses):
+            kind = response.WhichOneof("content")
+            assert kind is not None
+            self.kinds.append(kind)
+            if kind == "status":
+                self.status = response.status
+            elif kind == "message":
+                self.messages.append(response.message)
+
+
+def parsed(response: Response) -> pb.ReceiveMessageResponse:
+    """Return what a client makes of a response."""
+    data = response if isinstance(response, bytes) else response.SerializeToString()
+    return pb.ReceiveMessageResponse.FromString(data)
+
+
+@final
+class Bus:
+    """A broker without a transport, and shorthands for calling it."""
+
+    def __init__(self, context: MessagingContext, clock: trio.testing.MockClock) -> None:
+        self.context, self.clock = context, clock
+        self.methods: dict[str, Method] = {
+            method.path.removeprefix(SERVICE): method for method in messaging_methods(context)
+        }
+
+    parsed = staticmethod(parsed)
+
+    def now_ms(self) -> int:
+        return self.context.clock.now_ms()
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass, and everything that was due run."""
+        await trio.testing.wait_all_tasks_blocked()
+        self.clock.jump(seconds)
+        await trio.testing.wait_all_tasks_blocked()
+
+    def settle(self) -> None:
+        """Wait until the store's threads have shown everything that was sent."""
+        assert self.context.store.wait_dispatched(self.context.store.end_offset, 10)
+
+    async def topic(self, name: str = "T", queues: int = 1, **changes: Any) -> None:
+        config = TopicConfig(name, read_queue_nums=queues, write_queue_nums=queues, **changes)
+        await self.context.metadata.put_topic(config)
+
+    async def group(self, name: str = "G", **changes: Any) -> None:
+        await self.context.metadata.put_group(GroupConfig(name, **changes))
+
+    def call(
+        self, client_id: str = "client", *, deadline_s: float | None = None, **headers: str
+    ) -> Call:
+        metadata = {"x-mq-client-id": client_id, "x-mq-client-version": "5.1.2", **headers}
+        return Call(
+            method="",
+            metadata=metadata,
+            peer=PEER,
+            authority="broker.example:8081",
+            deadline_s=None if deadline_s is None else trio.current_time() + deadline_s,
+        )
+
+    async def unary(self, name: str, request: Message, call: Call | None = None) -> Any:
+        method = self.methods[name]
+        handler: Any = method.handler
+        answer = handler(request, call or self.call())
+        if isinstance(answer, Later):
+            answer = await settled(answer)
+        elif not isinstance(answer, Message | bytes):
+            answer = await answer
+        return answer if isinstance(answer, Message) else method.response_type.FromString(answer)
+
+    async def send(
+        self, *bodies: bytes, topic: str = "T", tag: str = "", **user_properties: str
+    ) -> None:
+        """Send messages one by one and wait until they can be received."""
+        for number, body in enumerate(bodies):
+            message = make_message(body, topic=topic, message_id=f"id-{number}-{body[:20]!r}")
+            if tag:
+                message.system_properties.tag = tag
+            message.user_properties.update(user_properties)
+            response = await self.unary("SendMessage", pb.SendMessageRequest(messages=[message]))
+            assert response.status.code == pb.OK, response.status.message
+        self.settle()
+
+    async def receive(
+        self,
+        *,
+        topic: str = "T",
+        group: str = "G",
+        batch: int = 32,
+        invisible_s: float | None = 30,
+        auto_renew: bool = False,
+        tags: str = "*",
+        sql: str | None = None,
+        call: Call | None = None,
+        send: Callable[[Message], Awaitable[None]] | None = None,
+        polling_s: int | None = None,
+        attempt_id: str = "",
+    ) -> Received:
+        request = pb.ReceiveMessageRequest(
+            batch_size=batch, auto_renew=auto_renew, attempt_id=attempt_id
+        )
+        request.group.name, request.message_queue.topic.name = group, topic
+        request.filter_expression.type, request.filter_expression.expression = pb.TAG, tags
+        if sql is not None:
+            request.filter_expression.CopyFrom(pb.FilterExpression(type=pb.SQL, expression=sql))
+        if invisible_s is not None:
+            request.invisible_duration.FromMilliseconds(round(invisible_s * 1000))
+        if polling_s is not None:
+            request.long_polling_timeout.seconds = polling_s
+        received = Received()
+        handler: Any = self.methods["ReceiveMessage"].handler
+        await finished(handler(request, call or self.call(), send or received.take))
+        return received
+
+    async def stream(self, name: str, request: Message, send: Send) -> None:
+        """Call a method that streams responses, and wait for its end."""
+        handler: Any = self.methods[name].handler
+        await finished(handler(request, self.call(), send))
+
+    async def ack(self, *handles: str, topic: str = "T", group: str = "G") -> list[pb.Code]:
+        """Acknowledge, and return the code of each entry."""
+        request = pb.AckMessageRequest()
+        request.group.name, request.topic.name = group, topic
+        for handle in handles:
+            request.entries.add(receipt_handle=handle, message_id="some")
+        response = await self.unary("AckMessage", request)
+        return [entry.status.code for entry in response.entries]
+
+    async def change(
+        self, handle: str, seconds: float, *, topic: str = "T", group: str = "G", **extra: Any
+    ) -> pb.ChangeInvisibleDurationResponse:
+        request = pb.ChangeInvisibleDurationRequest(receipt_handle=handle, **extra)
+        request.group.name, request.topic.name = group, topic
+        request.invisible_duration.FromMilliseconds(round(seconds * 1000))
+        answer = await self.unary("ChangeInvisibleDuration", request)
+        assert isinstance(answer, pb.ChangeInvisibleDurationResponse)
+        return answer
+
+    async def telemetry(
+        self, *commands: pb.TelemetryCommand, call: Call | None = None
+    ) -> list[pb.TelemetryCommand]:
+        """Send commands, then close the stream; return the answers."""
+
+        async def requests() -> AsyncGenerator[pb.TelemetryCommand, None]:
+            for command in commands:
+                yield command
+
+        answers: list[pb.TelemetryCommand] = []
+
+        async def collect(answer: Message) -> None:
+            assert isinstance(answer, pb.TelemetryCommand)
+            answers.append(answer)
+
+        handler: Any = self.methods["Telemetry"].handler
+        async with aclosing(requests()) as stream:
+            await handler(stream, call or self.call(), collect)
+        return answers
+
+
+def make_message(body: bytes = b"x", *, topic: str = "T", message_id: str = "id") -> pb.Message:
+    message = pb.Message(body=body)
+    message.topic.name = topic
+    message.system_properties.message_id = message_id
+    message.system_properties.body_encoding = pb.IDENTITY
+    return message
+
+
+@contextmanager
+def open_context(directory: Path, config: BrokerConfig) -> Iterator[MessagingContext]:
+    clock, file_system = SystemClock(), RealFileSystem()
+    store_config = StoreConfig(
+        log_file_bytes=config.log_file_bytes,
+        queue_file_bytes=20 * 1000,
+        index_slots=100,
+        index_entries=10_000,
+        max_body_bytes=config.max_body_bytes,
+        flush=FlushPolicy(config.flush_mode),
+    )
+    with MessageStore.open(directory, store_config) as store:
+        metadata = MetadataStore(directory, clock=clock, file_system=file_system)
+        progress = ProgressTable(
+            directory,
+            clock=clock,
+            file_system=file_system,
+            save_interval_ms=3_600_000,
+            journal_bytes=JOURNAL_BYTES_MIN,
+        )
+        progress.open()
+        try:
+            yield MessagingContext(
+                store=store,
+                metadata=metadata,
+                progress=progress,
+                config=config,
+                clock=TrioClock(),
+            )
+        finally:
+            progress.close()
+            metadata.close()
