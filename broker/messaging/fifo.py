@@ -43,7 +43,7 @@ READ_AT_ONCE_MAX: Final = 2 * BATCH_MAX
 
 
 def make_batch(context: MessagingContext, demand: Demand) -> Batch:
-    """Return an empty batch that takes messages as the group wants them."""
+    """Return an empty batch that takes messages in the order that the group wants."""
     group = context.metadata.group(demand.group)
     orderly = group is not None and group.consume_message_orderly
     return FifoBatch(context, demand) if orderly else Batch(context, demand)
@@ -114,11 +114,16 @@ class FifoBatch(Batch):
 
     async def _take_free(self, queue_id: int, progress: QueueProgress, group: GroupConfig) -> bool:
         """Take what is in flight and free, in order; return whether there is room for more."""
-        while exhausted := await self._take_until_exhausted(queue_id, progress, group):
+        for _ in range(BATCH_MAX):
+            exhausted = await self._take_until_exhausted(queue_id, progress, group)
+            if exhausted is None:
+                return self._room > 0
             await self._bury(exhausted)
             if self._context.progress.get(*self._key(queue_id)) is not progress:
                 return False
-        return self._room > 0
+        # Others get a turn before more of them are dead letters.
+        self.has_more = True
+        return False
 
     async def _take_until_exhausted(
         self, queue_id: int, progress: QueueProgress, group: GroupConfig

@@ -195,6 +195,22 @@ def test_a_dead_letter_holds_up_its_own_group_only(run: Run) -> None:
     run(scenario)
 
 
+def test_many_dead_letters_are_made_in_turns(run: Run) -> None:
+    """One receive sees to all of them, and gets what lies behind."""
+
+    async def scenario(bus: Any) -> None:
+        letters = [b"%c" % code for code in range(ord("A"), ord("A") + 50)]
+        await set_up(bus, *letters, retry_max_times=0)
+        assert len(await receive(bus)) + len(await receive(bus)) == 50
+        await bus.sleep(31)
+        await send(bus, b"z")
+        assert list(await receive(bus)) == [b"z"]
+        bus.settle()
+        assert bus.context.store.max_offset("%DLQ%O", 0) == 50
+
+    run(scenario)
+
+
 def test_messages_without_a_group_are_one_unit(run: Run) -> None:
     """As those of a topic of normal messages: the queue's order then."""
 
