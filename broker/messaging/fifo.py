@@ -71,13 +71,17 @@ class FifoBatch(Batch):
             progress = self._context.progress.get(*self._key(queue_id))
             if progress is not None:
                 unit_of = await self._units(queue_id, progress, group)
-                self._repeat(queue_id, progress, unit_of)
+                self._repeat(queue_id, progress, unit_of, group)
         self.has_more = bool(self._taken)
 
-    def _repeat(self, queue_id: int, progress: QueueProgress, unit_of: UnitOf) -> None:
+    def _repeat(
+        self, queue_id: int, progress: QueueProgress, unit_of: UnitOf, group: GroupConfig
+    ) -> None:
         now_ms = self._context.clock.now_ms()
         entries = progress.in_flight.values()
         for entry in repeated_entries(entries, now_ms, self.demand.client_id, unit_of):
+            if is_exhausted(group, entry.delivery_attempt):
+                continue  # Another receiver of the attempt is just burying it.
             unit = self._unit(queue_id, QueueOffset(entry.offset))
             if unit is None:
                 self._context.progress.acknowledge(progress, entry.offset)
