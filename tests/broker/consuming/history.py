@@ -254,6 +254,7 @@ class History:
             invisible_ms=rng.choice([1_000, 5_000, 20_000, 40_000]),
             attempt_id=attempt_id if subscription.lock_unit else "",
             hangs_up=rng.random() < 0.08,
+            when_given=self._given,
         )
         self._begin(poll, polling_s=rng.choice([5, 10, 20]))
 
@@ -276,17 +277,14 @@ class History:
         request.invisible_duration.FromMilliseconds(poll.invisible_ms)
         request.long_polling_timeout.seconds = polling_s
         handler: Any = self.bus.methods["ReceiveMessage"].handler
-        is_read = False
         try:
             with poll.scope:
                 answer = handler(request, self.bus.call(), poll.take)
                 parked = answer if isinstance(answer, Parked) else await answer
                 while parked is not None:
                     parked = await self._woken(poll, parked)
-                is_read = True
         finally:
             self.polls.remove(poll)
-            self._answered(poll, is_read=is_read)
 
     async def _woken(self, poll: Poll, parked: Parked) -> Parked | None:
         woken = trio.Event()
@@ -301,8 +299,8 @@ class History:
             poll.is_parked = False
         return await parked.resume()
 
-    def _answered(self, poll: Poll, *, is_read: bool) -> None:
-        receipts = poll.receipts
+    def _given(self, poll: Poll) -> None:
+        receipts, is_read = poll.receipts, not poll.hangs_up
         if not receipts:
             return
         shown = [(r.body, r.attempt) for r in receipts]
@@ -477,7 +475,9 @@ class History:
         for _ in range(1_000):
             for subscription in self.subscriptions:
                 if not self._waits(subscription):
-                    poll = Poll(subscription, 32, 20_000, "", hangs_up=False)
+                    poll = Poll(
+                        subscription, 32, 20_000, "", hangs_up=False, when_given=self._given
+                    )
                     self._begin(poll, polling_s=20)
             await self._quiet()
             fresh, self.handles = self.handles, []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -28,6 +28,8 @@ class Poll:
     attempt_id: str
     hangs_up: bool
     """The client does not read to the end what it is given."""
+    when_given: Callable[[Poll], None]
+    """Called with what there is."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     responses: list[pb.ReceiveMessageResponse] = field(default_factory=list)
     is_parked: bool = False
@@ -51,6 +53,8 @@ class Poll:
     async def take(self, *responses: Response) -> None:
         """Be given responses, as a transport is."""
         self.responses.extend(map(parsed, responses))
+        # Before anybody else may be given the same.
+        self.when_given(self)
         if self.hangs_up:
             self.scope.cancel()
             await trio.lowlevel.checkpoint()
