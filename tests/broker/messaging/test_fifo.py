@@ -540,3 +540,25 @@ def test_an_attempt_id_has_a_limit_and_no_meaning_elsewhere(run: Run) -> None:
         assert client_of(entry.client_id) == "client"
 
     run(scenario)
+
+
+def test_two_receivers_of_one_attempt_do_not_get_what_one_of_them_is_burying(run: Run) -> None:
+    """To store a dead letter takes a while, and the message is in flight meanwhile."""
+
+    async def scenario(bus: Any) -> None:
+        await set_up(bus, b"0", retry_max_times=0)
+        assert (await receive(bus, attempt_id="first", invisible_s=1)).bodies == [b"0"]
+        await bus.sleep(1.1)
+        found: list[bytes] = []
+
+        async def wait() -> None:
+            found.extend((await receive(bus, attempt_id="second", polling_s=5)).bodies)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked(0.1)
+            await bus.sleep(5.1)
+        assert found == []
+
+    run(scenario)
