@@ -47,11 +47,13 @@ class Consumer:
         self.bodies: list[bytes] = []
         self.ended = 0
         """Receives that were answered to the end."""
+        self._output = b""
         self.flush()
         self.read_until(SettingsReceived)
 
     def flush(self) -> None:
-        self._socket.sendall(self._engine.take_output())
+        self._socket.sendall(self._output + self._engine.take_output())
+        self._output = b""
 
     def call(self, method: str, request: pb.ReceiveMessageRequest | pb.SendMessageRequest) -> int:
         """Begin a call, not flushed; return its stream."""
@@ -82,6 +84,8 @@ class Consumer:
         assert stream_id is not None
         data = encode_message(request.SerializeToString(), gzip=False)
         self._engine.submit_data(stream_id, data, end_stream=True)
+        # As clients do it: the engine would send the headers of all calls before the first request.
+        self._output += self._engine.take_output()
         return stream_id
 
     def receive(self) -> None:

@@ -42,14 +42,16 @@ class Metadata(Mapping[str, str]):
 
     def shrink(self, shared: SharedBytes) -> None:
         """Keep what can be asked for, in as little memory as that takes."""
-        self._keep(shared, [name for name in self._fields if _is_text(name)])
+        self._fields = {
+            shared.of(name): shared.of(value)
+            for name, value in self._fields.items()
+            if _is_text(name)
+        }
 
     def shrink_to_client_id(self, shared: SharedBytes) -> None:
         """Keep what is logged of every call that fails, and nothing else."""
-        self._keep(shared, [name for name in (_CLIENT_ID,) if name in self._fields])
-
-    def _keep(self, shared: SharedBytes, names: list[bytes]) -> None:
-        self._fields = {shared.of(name): shared.of(self._fields[name]) for name in names}
+        client_id = self._fields.get(_CLIENT_ID)
+        self._fields = {} if client_id is None else shared.client(client_id)
 
 
 @final
@@ -59,10 +61,11 @@ class SharedBytes:
     10,000 parked calls have the same 17 names, 1.7 KB each time.
     """
 
-    __slots__ = ("_known",)
+    __slots__ = ("_clients", "_known")
 
     def __init__(self) -> None:
         self._known: dict[bytes, bytes] = {}
+        self._clients: dict[bytes, dict[bytes, bytes]] = {}
 
     def of(self, value: bytes) -> bytes:
         """Return an equal value, the same one for as long as it is remembered."""
@@ -74,6 +77,17 @@ class SharedBytes:
                 # Values that never come again have filled it; the others come back at once.
                 self._known.clear()
             found = self._known[value] = value
+        return found
+
+    def client(self, client_id: bytes) -> dict[bytes, bytes]:
+        """Return a client's id as the only header, not to be changed: one for all its calls."""
+        if len(client_id) > _KNOWN_BYTES_MAX:
+            return {_CLIENT_ID: client_id}
+        found = self._clients.get(client_id)
+        if found is None:
+            if len(self._clients) >= _KNOWN_MAX:
+                self._clients.clear()
+            found = self._clients[client_id] = {_CLIENT_ID: client_id}
         return found
 
 

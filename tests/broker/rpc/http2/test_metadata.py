@@ -42,6 +42,9 @@ def test_of_a_parked_call_only_the_client_is_remembered() -> None:
     metadata, shared = Metadata(dict(FIELDS)), SharedBytes()
     metadata.shrink_to_client_id(shared)
     assert dict(metadata) == {"x-mq-client-id": "me@1"}
+    other = Metadata(dict(FIELDS))
+    other.shrink_to_client_id(shared)
+    assert other._fields is metadata._fields, "one for all calls of a client"
     nameless = Metadata({b"x-other": b"a"})
     nameless.shrink_to_client_id(shared)
     assert dict(nameless) == {}
@@ -57,4 +60,9 @@ def test_equal_values_are_kept_once_and_not_for_ever() -> None:
     assert len(shared._known) <= 4096
     for number in range(1000):
         shared.of(b"%0300d" % number)
+        shared.client(b"%0300d" % number)
+    for number in range(10_000):
+        assert shared.client(b"%d" % number) == {b"x-mq-client-id": b"%d" % number}
     assert sum(map(len, shared._known)) < 100_000
+    assert len(shared._clients) <= 4096
+    assert max(map(len, shared._clients)) < 300
