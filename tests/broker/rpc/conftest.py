@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -72,10 +72,11 @@ class RunningServer:
             raise self._error
 
     def begin_stop(self) -> None:
-        """Cancel the server and return at once."""
+        """Cancel the server and return at once; no harm if it has just ended by itself."""
         assert self._token is not None
         assert self._scope is not None
-        self._token.run_sync_soon(self._scope.cancel)
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._scope.cancel)
 
     def stop(self) -> None:
         """Cancel the server and wait for its end."""
