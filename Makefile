@@ -8,6 +8,9 @@ BIN := $(VENV)/bin
 NAMES := $(shell find commitlog consumequeue indexfile flush broker -name '*.py*' -not -path '*/__pycache__/*' | LC_ALL=C sort | cat - pyproject.toml .ci/constraints.txt | cksum | cut -d' ' -f1)
 STAMP := $(VENV)/.installed-$(NAMES)
 
+# Much of the tests is waiting, for clients and for time to pass: one process on each core.
+SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist worksteal
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -20,11 +23,11 @@ demo: $(STAMP) ## A broker, real messages through the official client, the same 
 
 .PHONY: test
 test: $(STAMP) lint types contracts ## Everything: style, types, layers, and all tests
-	$(BIN)/python -m pytest -q $(ARGS)
+	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) $(ARGS)
 
 .PHONY: test-quick
 test-quick: $(STAMP) ## The tests that take under two minutes together
-	$(BIN)/python -m pytest -q -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "not slow" $(ARGS)
 
 .PHONY: lint
 lint: $(STAMP) ## ruff: style and formatting

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -27,18 +28,20 @@ def build_java(project: Path, main_class: str) -> list[str]:
     work = Path(os.environ.get("INTEROP_WORK", default)) / project.name
     library, classes = work / "lib", work / "classes"
     work.mkdir(parents=True, exist_ok=True)
-    if not library.is_dir():
-        with tempfile.TemporaryDirectory(dir=work) as fresh:
-            output = Path(fresh) / "lib"
-            run_tool("mvn", "-q", "-B", "-f", str(project / "pom.xml"),
-                     "dependency:copy-dependencies", f"-DoutputDirectory={output}")  # fmt: skip
-            output.rename(library)
-    source = project / "src" / "main" / "java" / f"{main_class}.java"
-    stamp = classes / hashlib.sha256(source.read_bytes()).hexdigest()
-    if not stamp.exists():
-        run_tool("javac", "-encoding", "UTF-8", "-cp", f"{library}/*", "-d", str(classes),
-                 str(source))  # fmt: skip
-        stamp.touch()
+    with (work / "lock").open("w") as lock:  # another process of this run may need it too
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not library.is_dir():
+            with tempfile.TemporaryDirectory(dir=work) as fresh:
+                output = Path(fresh) / "lib"
+                run_tool("mvn", "-q", "-B", "-f", str(project / "pom.xml"),
+                         "dependency:copy-dependencies", f"-DoutputDirectory={output}")  # fmt: skip
+                output.rename(library)
+        source = project / "src" / "main" / "java" / f"{main_class}.java"
+        stamp = classes / hashlib.sha256(source.read_bytes()).hexdigest()
+        if not stamp.exists():
+            run_tool("javac", "-encoding", "UTF-8", "-cp", f"{library}/*", "-d", str(classes),
+                     str(source))  # fmt: skip
+            stamp.touch()
     class_path = f"{classes}:{project / 'src' / 'main' / 'resources'}:{library}/*"
     small = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     settings = ["-Dfile.encoding=UTF-8", f"-Duser.home={work}"]
