@@ -56,7 +56,8 @@ class Kafka:
         settings.write_text(properties(directory / "log", port, controller, fsync=fsync))
         command = java(self._classes, directory, *HEAP)
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        run_program(*command, "kafka.tools.StorageTool", "format", "-t", cluster,
+        # In one word, because an id may begin with a hyphen.
+        run_program(*command, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}",
                     "-c", str(settings))  # fmt: skip
         with subprocess.Popen(
             [*command, "kafka.Kafka", str(settings)],
