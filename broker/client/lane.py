@@ -15,7 +15,8 @@ import re
 import secrets
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NoReturn, final
 
 import trio
@@ -233,21 +234,22 @@ class Lane:
         self._batch_bytes_max = limits.batch_bytes_max
         self._batch_bytes = min(self._options.batch_bytes, limits.batch_bytes_max)
 
-    async def _converse(self, call: ClientCall) -> None:
-        """Send and receive until one of them fails."""
-        failures: list[RpcError] = []
+    async def _converse(self, call: ClientCall) -> NoReturn:
+        """Send and receive until the call is over; raise why it is."""
 
-        async def until_failure(work: Callable[[ClientCall], Awaitable[NoReturn]]) -> None:
-            try:
-                await work(call)
-            except RpcError as error:
-                failures.append(error)
-                nursery.cancel_scope.cancel()
+        async def send_batches() -> None:
+            # A call that is over ends the receiving, too, but only behind the last acknowledgement.
+            with suppress(RpcError):
+                await self._send_batches(call)
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(until_failure, self._send_batches)
-            await until_failure(self._receive_acks)
-        raise failures[0]
+            nursery.start_soon(send_batches)
+            try:
+                await self._receive_acks(call)
+            except RpcError as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        raise failure
 
     async def _send_batches(self, call: ClientCall) -> NoReturn:
         # A copy: the first of them are acknowledged while the last are still sent.

@@ -1,0 +1,105 @@
+"""What a lane makes of acknowledgements and refusals that come in an order of the test's choice."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import trio
+
+from commitbus.broker.client import ClientError, ProducerOptions, Receipt, RefusedError
+from commitbus.broker.client.lane import Lane
+from commitbus.broker.rpc.call import RpcError, StatusCode
+from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
+
+Run = Callable[..., None]
+
+
+class ScriptedCall:
+    """An Append call that answers when the last of so many requests is sent, which fails.
+
+    Without an error that request succeeds, and the call goes on.
+    """
+
+    def __init__(self, *, requests: int, acknowledged: int, error: RpcError | None = None) -> None:
+        self._requests_left, self._error = requests, error
+        self._answers = trio.Event()
+        self._started = False
+        self._acks = [pb.AppendAck(sequence=number) for number in range(acknowledged)]
+
+    async def send(self, *_pieces: bytes) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._requests_left -= 1
+        if self._requests_left == 0:
+            self._answers.set()
+            if self._error is not None:
+                raise self._error
+
+    async def receive(self) -> bytes:
+        """Each acknowledgement comes in a response of its own."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if not self._started:
+            self._started = True
+            limits = pb.AppendLimits(batch_bytes_max=1000)
+            return pb.AppendResponse(started=limits).SerializeToString()
+        await self._answers.wait()
+        if self._acks:
+            return pb.AppendResponse(acks=[self._acks.pop(0)]).SerializeToString()
+        if self._error is None:
+            await trio.sleep_forever()
+        assert self._error is not None
+        raise self._error
+
+
+class ScriptedLink:
+    """A link whose connection makes these calls, one after the other."""
+
+    def __init__(self, *calls: ScriptedCall) -> None:
+        self._calls = list(calls)
+        self.failure = ""
+
+    async def connection(self) -> ScriptedLink:
+        return self
+
+    @asynccontextmanager
+    async def call(self, _path: str) -> AsyncIterator[ScriptedCall]:
+        yield self._calls.pop(0)
+
+
+def test_a_refusal_is_of_the_batch_behind_the_last_acknowledgement(run: Run) -> None:
+    """Also if a send learns first that the call is over, with acknowledgements still to be read.
+
+    Else a batch that is stored would be said to be refused, and the next one stored twice.
+    """
+
+    async def main() -> None:
+        told: dict[int, object] = {}
+
+        def tell(number: int, error: ClientError | None, receipt: Receipt | None) -> None:
+            told[number] = type(error or receipt)
+
+        refused = RpcError(StatusCode.INVALID_ARGUMENT, "batch 2: record 0: it is wrong")
+        # A start and batches 0 to 3; then a start and what was batch 3.
+        link: Any = ScriptedLink(
+            ScriptedCall(requests=5, acknowledged=2, error=refused),
+            ScriptedCall(requests=2, acknowledged=1),
+        )
+        lane = Lane(
+            "topic",
+            0,
+            link,
+            ProducerOptions(batch_bytes=1),
+            wake=lambda lane: lane.work_arrived(),
+            on_failure=lambda _: None,
+        )
+        for number in range(4):
+            lane.add(b"%d" % number, b"", partial(tell, number))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lane.run)
+            await lane.flush()
+            nursery.cancel_scope.cancel()
+        assert told == {0: Receipt, 1: Receipt, 2: RefusedError, 3: Receipt}
+
+    run(main, 10)
