@@ -207,6 +207,8 @@ class Consumer:
             what.CopyFrom(self._what)
             del what.queues[:]
             what.queues.extend(_queues(self._received_to))
+            # The connection may have been lost between the beginnings of two queues.
+            what.queues.extend(q for q in self._what.queues if q.queue_id not in self._received_to)
             # A queue that the topic got since is new to its last record.
             what.other_queues = not self._what.queues
             if what.begin.latest:

@@ -73,11 +73,10 @@ class Link:
                     self._connected.set()
                     failures = 0
                     await connection.wait_unusable()
+                    self._connection, self._connected = None, trio.Event()
                     self.failure = "the connection was lost"
             except RpcError as error:
                 self.failure = error.message
-            if self._connection is not None:
-                self._connection, self._connected = None, trio.Event()
             await trio.sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
             failures += 1
 

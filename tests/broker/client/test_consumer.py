@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 
 import pytest
 import trio
 
 from commitbus.broker import Broker
+from commitbus.broker.bulk.paths import FETCH
 from commitbus.broker.client import (
     Begin,
     BrokerUnavailableError,
@@ -18,7 +19,10 @@ from commitbus.broker.client import (
     Producer,
     RefusedError,
 )
-from commitbus.broker.rpc.call import StatusCode
+from commitbus.broker.rpc import trio_transport
+from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
+from commitbus.broker.rpc.method import Method, MethodKind
+from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 from tests.broker.client.cutting_proxy import cutting_proxy
 
 Run = Callable[..., None]
@@ -141,6 +145,62 @@ def test_a_lost_connection_neither_loses_nor_doubles(run: Run, broker: Broker, t
                     assert await taken(consumer, 20) == list(range(first, first + 20))
                     proxy.cut()
             assert proxy.connections > 1
+
+    run(main)
+
+
+@pytest.mark.parametrize("begin", ["earliest", "latest"])
+def test_queues_that_come_while_the_connection_is_lost_are_read(
+    run: Run, broker: Broker, topic: str, begin: Begin
+) -> None:
+    """From their first message on: what is in a new queue is new."""
+
+    async def main() -> None:
+        async with (
+            cutting_proxy(broker.endpoint) as proxy,
+            Consumer(proxy.endpoint, topic, begin=begin) as consumer,
+        ):
+            while len(consumer.positions) < 2:
+                with trio.move_on_after(0.01):
+                    await consumer.next_batch()
+            await fill(broker.endpoint, topic, 1)
+            assert await taken(consumer, 1) == [1]
+            # Nobody gets through until the queue is there and has a message.
+            proxy.cut_after_bytes = 0
+            proxy.cut()
+            await trio.to_thread.run_sync(lambda: broker.create_topic(topic, queues=4))
+            async with Producer(broker.endpoint) as producer:
+                await producer.send(b"2", topic=topic, queue_id=3)
+            proxy.cut_after_bytes = None
+            assert await taken(consumer, 1) == [2]
+            assert consumer.positions == {0: 1, 1: 0, 2: 0, 3: 1}
+
+    run(main)
+
+
+def test_queues_that_had_not_begun_when_the_connection_was_lost_are_asked_for_again(
+    run: Run,
+) -> None:
+    asked: list[dict[int, int]] = []
+
+    async def fetch(requests: AsyncIterator[pb.FetchRequest], _: Call, send: Send) -> None:
+        what = (await anext(requests)).topic
+        asked.append({queue.queue_id: queue.position.queue_offset for queue in what.queues})
+        if len(asked) == 1:
+            await send(pb.FetchResponse(queue_id=0, first_offset=5, next_offset=5))
+            raise RpcError(StatusCode.UNAVAILABLE, "cut between the beginnings of two queues")
+
+    async def serve(*, task_status: trio.TaskStatus[int]) -> None:
+        method = Method(FETCH, MethodKind.BIDI, pb.FetchRequest, pb.FetchResponse, fetch)
+        await trio_transport.serve([method], listen="127.0.0.1:0", task_status=task_status)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            endpoint = f"127.0.0.1:{await nursery.start(serve)}"
+            async with Consumer(endpoint, "t", begin={0: 5, 1: 7}, follow=False) as consumer:
+                assert await consumer.next_batch() is None
+            nursery.cancel_scope.cancel()
+        assert asked == [{0: 5, 1: 7}] * 2
 
     run(main)
 
