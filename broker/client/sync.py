@@ -49,11 +49,11 @@ class _Loop:
         """Run something in the loop and wait for it.
 
         Raises:
-            ClientClosedError: The loop has ended.
+            ClientClosedError: The loop has ended, or ends meanwhile.
         """
         try:
             return trio.from_thread.run(work, trio_token=self._token)
-        except trio.RunFinishedError:
+        except (trio.RunFinishedError, trio.Cancelled):
             raise ClientClosedError from None
 
     def soon(self, work: Callable[[], object]) -> None:

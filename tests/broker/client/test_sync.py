@@ -19,6 +19,7 @@ from commitbus.broker.client import (
     SyncProducer,
 )
 
+WAIT_S = 20
 THREADS = 4
 EACH = 500
 
@@ -94,6 +95,25 @@ def test_an_exception_does_not_wait_for_what_was_produced(broker: Broker, topic:
 
     with pytest.raises(KeyError):
         fail()
+
+
+def test_closing_ends_what_waits_in_another_thread(broker: Broker, topic: str) -> None:
+    consumer = SyncConsumer(broker.endpoint, topic)
+    raised: list[type[BaseException]] = []
+
+    def wait() -> None:
+        try:
+            consumer.next_batch()
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            raised.append(type(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    # It may not wait yet then, to the same effect.
+    thread.join(0.1)
+    consumer.close()
+    thread.join(WAIT_S)
+    assert raised == [ClientClosedError]
 
 
 @pytest.mark.parametrize(
