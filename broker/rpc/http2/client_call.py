@@ -190,6 +190,7 @@ class ClientCall:
         if self._unconsumed_bytes:
             self._engine.consume(self._stream_id, self._unconsumed_bytes)
             self._unconsumed_bytes = 0
+            self._flush_soon()
 
     def _reset(self) -> None:
         self._engine.reset(self._stream_id, ErrorCode.CANCEL)

@@ -33,6 +33,9 @@ COMPRESS_FROM_BYTES: Final = 1024
 _GZIP_LEVEL: Final = 1
 _GZIP_WBITS: Final = 31
 
+_JOINED_BYTES: Final = 1024
+"""Pieces of a message are joined up to here: each takes 40 bytes and more beside its own."""
+
 _TIMEOUT_DIGITS_MAX: Final = 8
 _TIMEOUT_UNIT_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 
@@ -123,7 +126,8 @@ def decompress(data: bytes | memoryview, max_bytes: int) -> bytes:
 class MessageReader:
     """Cuts the bytes of a body, however they arrive, into messages.
 
-    Its memory is what was fed and not yet taken: a length that is announced reserves nothing.
+    Its memory is what was fed and not yet taken, in however small pieces: a length that is
+    announced reserves nothing.
     """
 
     __slots__ = (
@@ -142,9 +146,12 @@ class MessageReader:
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes."""
-        if data:
-            self._chunks.append(data)
-            self.buffered_bytes += len(data)
+        chunks = self._chunks
+        if chunks and len(chunks[-1]) < _JOINED_BYTES:
+            chunks[-1] += data
+        elif data:
+            chunks.append(data)
+        self.buffered_bytes += len(data)
 
     def take(self) -> bytes | None:
         """Return the next message, unpacked, or None until it is complete.

@@ -231,7 +231,6 @@ class ServerCall:
             self._is_over = True
             self._respond(outcome)
             self._connection.forget(self, client_has_ended=self._has_ended)
-            self._connection.flush_soon()
         self._wake()
         self._end()
 
@@ -243,6 +242,8 @@ class ServerCall:
             self._connection.engine.consume(self.stream_id, self._requests.close())
         # They hold methods of this object: without the collector's help only if let go.
         self._requests = self._exchange = None
+        # The answer, if there is one, and the room that the client has again.
+        self._connection.flush_soon()
 
     # The response
 

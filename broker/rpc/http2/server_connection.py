@@ -305,6 +305,8 @@ class ServerConnection:
         self._read_scope.cancel()
 
     def _end_with(self, error: EngineError) -> None:
+        if self._is_over:
+            return  # Whoever flushes after the first error is told again, without last words.
         _log.info("connection ended", extra={"peer": self._peer, "reason": error.reason})
         self._last_words = error.last_words
         self._end()

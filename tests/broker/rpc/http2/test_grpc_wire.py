@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import zlib
 
 import pytest
@@ -47,6 +48,21 @@ def test_messages_are_found_however_their_bytes_are_cut(
     assert found == messages
     assert reader.is_between_messages
     assert reader.buffered_bytes == 0
+
+
+def test_a_message_in_tiny_pieces_takes_little_more_than_its_bytes() -> None:
+    """A client that sends two bytes in each frame must not make them fifty."""
+    body = encode_message(bytes(range(250)) * 400)
+    reader = MessageReader(LIMIT)
+    tracemalloc.start()
+    for start in range(0, len(body) - 2, 2):
+        reader.feed(body[start : start + 2])
+        assert reader.take() is None
+    taken_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken_bytes < 1.5 * len(body)
+    reader.feed(body[-1:])
+    assert reader.take() == body[5:]
 
 
 def test_a_body_may_not_end_inside_a_message() -> None:

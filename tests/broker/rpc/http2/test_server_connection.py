@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, final
 
@@ -10,11 +10,14 @@ import pytest
 import trio
 import trio.testing
 
-from commitbus.broker.rpc.call import Call, RpcError, StatusCode
+from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.http2.engine import (
     DataReceived,
     Engine,
     EngineLimits,
+    ErrorCode,
+    Event,
+    GoAwayReceived,
     ResponseReceived,
     Role,
     StreamClosed,
@@ -24,7 +27,7 @@ from commitbus.broker.rpc.http2.grpc_wire import PREFIX_BYTES, encode_message
 from commitbus.broker.rpc.http2.limits import ServerLimits
 from commitbus.broker.rpc.http2.server_connection import ServerConnection
 from commitbus.broker.rpc.http2.server_state import ServerState
-from commitbus.broker.rpc.method import Later, Method, MethodKind
+from commitbus.broker.rpc.method import Handler, Later, Method, MethodKind, Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 WAIT_S = 20.0
@@ -36,8 +39,6 @@ HEADERS = [
     (b":authority", b"test"),
     (b"content-type", b"application/grpc"),
 ]
-
-Handler = Callable[[Any, Call], pb.RecallMessageResponse | Later | Awaitable[Any]]
 
 
 def at_once(request: Any, _: Call) -> pb.RecallMessageResponse:
@@ -91,7 +92,7 @@ class Client:
     """Sends requests in pieces, and collects what they are answered with."""
 
     def __init__(self, wire: MemoryWire, state: ServerState) -> None:
-        self._wire, self.state = wire, state
+        self.wire, self.state = wire, state
         self.engine = Engine(Role.CLIENT, EngineLimits())
         self._output = b""
 
@@ -113,7 +114,14 @@ class Client:
         output = self._output + self.engine.take_output()
         self._output = b""
         for start in range(0, len(output), in_pieces_of):
-            await self._wire.to_server.send(output[start : start + in_pieces_of])
+            await self.wire.to_server.send(output[start : start + in_pieces_of])
+
+    def take_writes(self) -> int:
+        """Receive all that was written; return in how many pieces."""
+        pieces = self.wire.from_server.statistics().current_buffer_used
+        for _ in range(pieces):
+            self.engine.receive(self.wire.from_server.receive_nowait())
+        return pieces
 
     async def answers(self, count: int) -> dict[int, tuple[int, str]]:
         """Status and text of so many calls, by stream."""
@@ -122,7 +130,7 @@ class Client:
         closed = 0
         with trio.fail_after(WAIT_S):
             while closed < count:
-                for event in self.engine.receive(await self._wire.from_server.receive()):
+                for event in self.engine.receive(await self.wire.from_server.receive()):
                     if isinstance(event, DataReceived):
                         response = pb.RecallMessageResponse.FromString(event.data[PREFIX_BYTES:])
                         texts[event.stream_id] = response.message_id
@@ -241,18 +249,117 @@ def test_a_stream_without_requests_is_refused_once_by_a_server_that_stops() -> N
     trio.run(main)
 
 
+async def take_nothing(_: AsyncIterator[Any], __: Call) -> pb.RecallMessageResponse:
+    await trio.sleep_forever()
+    raise AssertionError
+
+
+def test_what_a_handler_did_not_take_makes_room_when_it_has_ended() -> None:
+    """The client is told without having to send anything: it may wait for just that."""
+
+    async def main() -> None:
+        async with connected(take_nothing, MethodKind.CLIENT_STREAM) as client:
+            stream_id = client.begin()
+            client.engine.submit_data(stream_id, encode_message(bytes(80_000)))
+            await client.flush()
+            await trio.testing.wait_all_tasks_blocked()
+            client.engine.reset(stream_id, ErrorCode.CANCEL)
+            await client.flush()
+            await trio.testing.wait_all_tasks_blocked()
+            client.take_writes()
+            client.engine.submit_data(client.begin(), bytes(90_000))
+            assert len(client.engine.take_output()) > 90_000
+
+    trio.run(main)
+
+
 @final
+class Waiter(Parked):
+    """A call of `wait_together`."""
+
+    def __init__(self, request: Any, send: Send) -> None:
+        self._text, self._send = request.recall_handle, send
+
+    def when_woken(self, go_on: Callable[[], None]) -> None:
+        waiting.append(go_on)
+
+    async def resume(self) -> None:
+        await self._send(pb.RecallMessageResponse(message_id=self._text))
+
+    def abandon(self) -> None:
+        raise AssertionError
+
+
+waiting: list[Callable[[], None]] = []
+"""What wakes who waits."""
+
+
+def park_together(request: Any, _: Call, send: Send) -> Parked:
+    return Waiter(request, send)
+
+
+def settle_together(request: Any, call: Call) -> Later:
+    answer = Later()
+    response = at_once(request, call)
+    waiting.append(lambda: answer.settle(lambda: response))
+    return answer
+
+
+async def wake_together(request: Any, call: Call) -> pb.RecallMessageResponse:
+    woken = trio.Event()
+    waiting.append(woken.set)
+    await woken.wait()
+    return at_once(request, call)
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind"),
+    [
+        (at_once, MethodKind.UNARY),
+        (wake_together, MethodKind.UNARY),
+        (settle_together, MethodKind.UNARY),
+        (park_together, MethodKind.SERVER_STREAM),
+    ],
+)
+def test_what_is_answered_together_leaves_in_one_write(handler: Handler, kind: MethodKind) -> None:
+    """The calls of one read, and those of many who waited for the same: a message, or a flush."""
+
+    async def main() -> None:
+        waiting.clear()
+        async with connected(handler, kind) as client:
+            await client.flush()
+            await trio.testing.wait_all_tasks_blocked()
+            client.take_writes()
+            ids = adjacent(client, 100)
+            await client.flush()
+            await trio.testing.wait_all_tasks_blocked()
+            if waiting:
+                assert client.take_writes() <= 1  # windows
+                assert len(waiting) == len(ids)
+            for wake in waiting:
+                wake()
+            await trio.testing.wait_all_tasks_blocked()
+            assert client.wire.from_server.statistics().current_buffer_used == 1
+            answers = await client.answers(len(ids))
+        assert answers == {stream_id: (0, f"text {n}") for n, stream_id in enumerate(ids)}
+
+    trio.run(main)
+
+
 class StuckWire(MemoryWire):
     """Takes what is written until it is told not to."""
 
-    is_stuck = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_stuck = False
+        self.goes_on = trio.Event()
 
     def write_now(self, data: bytes | memoryview) -> int:
         return 0 if self.is_stuck else super().write_now(data)
 
     async def write_some(self, data: memoryview) -> int:
-        await trio.sleep_forever()
-        raise AssertionError
+        await self.goes_on.wait()
+        return super().write_now(data)
 
 
 def test_who_writes_while_the_connection_ends_has_no_trouble() -> None:
@@ -276,3 +383,35 @@ def test_who_writes_while_the_connection_ends_has_no_trouble() -> None:
     # Which of two tasks runs first is trio's choice.
     for _ in range(20):
         trio.run(main)
+
+
+def test_why_a_connection_ends_is_said_behind_what_waits_to_be_written() -> None:
+    """However often others find out meanwhile that it has."""
+
+    async def main() -> None:
+        wire, client = StuckWire(), Engine(Role.CLIENT, EngineLimits())
+        async with trio.open_nursery() as nursery:
+            limits = ServerLimits(max_message_bytes=WINDOW_BYTES, calls_max=1)
+            connection = ServerConnection(wire, "test", ServerState([], limits, nursery))
+            nursery.start_soon(connection.run)
+            await wire.to_server.send(client.take_output())
+            await trio.testing.wait_all_tasks_blocked()
+            wire.is_stuck = True
+            connection.engine.ping()
+            connection.flush()
+            # A header block of more fields than a connection may have.
+            block = b"\x10\x01a\x01b" * 200
+            frame = len(block).to_bytes(3) + b"\x01\x04" + (1).to_bytes(4) + block
+            await wire.to_server.send(frame)
+            await trio.testing.wait_all_tasks_blocked()
+            connection.flush()
+            wire.goes_on.set()
+            await trio.testing.wait_all_tasks_blocked()
+            events: list[Event] = []
+            while wire.from_server.statistics().current_buffer_used:
+                events += client.receive(await wire.from_server.receive())
+            (goaway,) = [event for event in events if isinstance(event, GoAwayReceived)]
+            assert goaway.error_code == ErrorCode.ENHANCE_YOUR_CALM
+            await wire.to_server.send(b"")
+
+    trio.run(main)
