@@ -58,7 +58,7 @@ class Metadata(Mapping[str, str]):
 class SharedBytes:
     """One copy of what comes again and again: names of headers, and most of their values.
 
-    10,000 parked calls have the same 17 names, 1.7 KB each time.
+    10,000 streams that stay open have the same 17 names, 1.7 KB each time.
     """
 
     __slots__ = ("_clients", "_known")

@@ -137,10 +137,6 @@ class AbusedServer:
         """The most memory that it ever had, beyond what it had at first."""
         return (self._memory_kb("VmHWM") - self._before_kb) / 1024
 
-    def growth_mb(self) -> float:
-        """What it has now, beyond what it had at first."""
-        return (self._memory_kb("VmRSS") - self._before_kb) / 1024
-
     def _memory_kb(self, field: str) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         found = re.search(rf"{field}:\s+(\d+) kB", status)

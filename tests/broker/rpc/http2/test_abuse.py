@@ -310,33 +310,3 @@ def test_bytes_for_a_stream_that_was_answered_do_not_use_up_the_connection(
     stream_id = client.open("Count")
     client.flush()
     client.read_until(DataReceived, stream_id)
-
-
-ROCKETMQ_FIELDS = (
-    (b"user-agent", b"grpc-java-netty/1.53.0"),
-    (b"x-mq-language", b"JAVA"),
-    (b"x-mq-protocol", b"v2"),
-    (b"x-mq-client-version", b"5.0.7"),
-    (b"x-mq-date-time", b"20261121T000000Z"),
-    (b"x-mq-client-id", b"consumer-host-1@7@0@a1b2c3d4"),
-    (b"x-mq-namespace", b""),
-    (b"authorization", b"MQv2-HMAC-SHA1 Credential=me, SignedHeaders=x-mq-date-time, Sig=00112233"),
-    (b"grpc-timeout", b"3600S"),
-    (b"grpc-accept-encoding", b"gzip"),
-)
-
-
-@pytest.mark.slow
-def test_ten_thousand_parked_receivers_take_less_than_60_mb(start_abused: Start) -> None:
-    """With the metadata of the official Java client, over ten connections."""
-    server = start_abused()
-    for client in [server.connect() for _ in range(10)]:
-        for number in range(1000):
-            request_id = (b"x-mq-request-id", b"00000000-0000-4000-8000-%012d" % number)
-            client.open("Park", extra=(*ROCKETMQ_FIELDS, request_id))
-            if number % 100 == 0:
-                client.flush()
-        client.flush()
-    other = server.connect()
-    other.wait_for_handlers(10_000)
-    assert server.growth_mb() < 60
