@@ -133,10 +133,9 @@ class CommitLog:
         self._last_store_timestamp = 0
         self._file: MappedFile | None = None
         self._buffer = memoryview(b"")
-        self._base_offset = 0
-        self._position = 0
+        self._base_offset = self._position = 0
         self._limit = _NOT_WRITABLE
-        self._closed = False
+        self._takes_messages, self._closed = True, False
         # Read by everyone, written under the writer lock, after the bytes below it.
         self._end_offset = self._files.end_of_files
 
@@ -320,8 +319,7 @@ class CommitLog:
         more = HEADER_FORMATS[flags].size + len(topic.prefixed) + PROPERTIES_LENGTH.size
         total = len(batch.records) + len(batch.last_properties) + more * len(batch)
         first_size = int(batch.body_bytes[0] + batch.properties_bytes[0]) + more
-        if len(batch) == 1:
-            first_size = total
+        first_size = first_size if len(batch) > 1 else total
         chosen = kernels(len(batch))
         with self._lock:
             if self._position + total > self._limit:
@@ -393,10 +391,10 @@ class CommitLog:
         self._limit = min(limit, self._max_record_bytes)
 
     def _check_appendable(self) -> None:
-        if self._closed:
-            raise StoreClosedError
         if self._flush_error is not None:
             raise StoreReadOnlyError(str(self._flush_error))
+        if not self._takes_messages:
+            raise StoreClosedError
         if not self._writable:
             raise StoreReadOnlyError("it was opened for reading")
 
@@ -461,9 +459,8 @@ class CommitLog:
                 try:
                     self._files.flush(self._flushed_where, end)
                 except FlushFailedError as error:
-                    with self._lock:
-                        self._flush_error = error
-                        self._limit = _NOT_WRITABLE
+                    self._flush_error = error
+                    self.stop_appending()
                     raise
                 self._flushed_where = end
         return PhysicalOffset(end)
@@ -588,13 +585,16 @@ class CommitLog:
         """
         return self._files.delete_before(min(physical_offset, self._flushed_where))
 
+    def stop_appending(self) -> None:
+        """Take no more messages: what the next `flush` makes durable is then everything."""
+        with self._lock:
+            self._takes_messages = False
+            self._limit = _NOT_WRITABLE
+
     def close(self) -> None:
         """Stop appending and give the files up. Does not flush. Pinned bytes stay readable."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._limit = _NOT_WRITABLE
+        self.stop_appending()
+        self._closed = True
         self._preparer.stop()
         with self._flush_lock:
             self._files.close()

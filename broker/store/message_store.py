@@ -190,18 +190,19 @@ class MessageStore(StoreReader):
             checkpoint_file = CheckpointFile(directory, file_system)
             undo.callback(checkpoint_file.close)
             ownership.mark_in_use()
+            store = cls(
+                directory,
+                parts,
+                recovery,
+                config,
+                ownership=ownership,
+                watermark=watermark,
+                checkpoint_file=checkpoint_file,
+                clock=clock,
+                file_system=file_system,
+            )
             undo.pop_all()
-        return cls(
-            directory,
-            parts,
-            recovery,
-            config,
-            ownership=ownership,
-            watermark=watermark,
-            checkpoint_file=checkpoint_file,
-            clock=clock,
-            file_system=file_system,
-        )
+        return store
 
     @staticmethod
     def open_read_only(
@@ -448,6 +449,8 @@ class MessageStore(StoreReader):
             last.callback(self._watermark.close)
             last.callback(super().close)
             self._housekeeping.stop()
+            # Whoever is about to put must not come behind the last flush: nobody would wait for it.
+            self._log.stop_appending()
             # In this order: the last flush confirms what reput then dispatches.
             self._flush.stop()
             self._reput.stop()

@@ -448,6 +448,23 @@ def test_closing_twice_and_putting_afterwards(
             put(make_message())
 
 
+def test_nothing_is_appended_behind_the_last_flush(
+    open_store: OpenStore, make_message: MakeMessage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A put that was on its way when the store was closed: the checkpoint would wait for it."""
+    store = open_store()
+    settle(store, store.put(make_message()))
+    stop_reput = store._reput.stop
+
+    def stop() -> None:
+        with pytest.raises(StoreClosedError):  # the flush thread has ended
+            store._log.append(make_message())
+        stop_reput()
+
+    monkeypatch.setattr(store._reput, "stop", stop)
+    store.close()
+
+
 def test_a_deleted_topic_has_no_queues(open_store: OpenStore, make_message: MakeMessage) -> None:
     """Its numbering goes on, so that no queue offset ever means two messages."""
     store = open_store()
