@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from commitbus.commitlog.errors import NotAStoreError
+from commitbus.commitlog.errors import FlushFailedError, NotAStoreError
 from commitbus.commitlog.file_system import FileSystem
 
 CHECKPOINT_NAME: Final = "checkpoint"
@@ -105,19 +105,25 @@ class CheckpointFile:
         if file_system.is_directory(path):
             raise NotAStoreError(store, f"{CHECKPOINT_NAME} is a directory")
         self._file = file_system.open(path, create=True)
-        if self._file.size() != FILE_BYTES:
-            self._file.allocate(0, FILE_BYTES)
-            self._file.truncate(FILE_BYTES)
-
-    @property
-    def path(self) -> Path:
-        """Where the file lies."""
-        return self._file.path
+        try:
+            if self._file.size() != FILE_BYTES:
+                self._file.allocate(0, FILE_BYTES)
+                self._file.truncate(FILE_BYTES)
+        except BaseException:
+            self._file.close()
+            raise
 
     def save(self, checkpoint: StoreCheckpoint) -> None:
-        """Write and fdatasync. 40 bytes lie in one sector, so a power cut cannot tear them."""
-        self._file.pwrite(checkpoint.encode(), 0)
-        self._file.sync_data()
+        """Write and fdatasync. 40 bytes lie in one sector, so a power cut cannot tear them.
+
+        Raises:
+            FlushFailedError: It failed. Never try again.
+        """
+        try:
+            self._file.pwrite(checkpoint.encode(), 0)
+            self._file.sync_data()
+        except OSError as error:
+            raise FlushFailedError(self._file.path, error) from error
 
     def close(self) -> None:
         """Close; `save` has synced."""

@@ -25,7 +25,7 @@ from typing import Final, final
 
 from isal import isal_zlib
 
-from commitbus.commitlog.errors import NotAStoreError
+from commitbus.commitlog.errors import FlushFailedError, NotAStoreError
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.types import PhysicalOffset
 
@@ -120,8 +120,15 @@ class DurableWatermark:
         self._slot ^= 1
 
     def sync(self) -> None:
-        """Make the file itself durable. A loss would only lower the watermark."""
-        self._file.sync_data()
+        """Make the file itself durable. A loss would only lower the watermark.
+
+        Raises:
+            FlushFailedError: It failed. Never try again.
+        """
+        try:
+            self._file.sync_data()
+        except OSError as error:
+            raise FlushFailedError(self._file.path, error) from error
 
     def close(self) -> None:
         """Unmap and close; does not sync."""

@@ -81,23 +81,22 @@ class CheckpointService:
         """Flush queues and index and save what that makes true.
 
         Raises:
-            FlushFailedError: A flush failed, of the log (it is waited for) or of these.
+            FlushFailedError: A flush failed, of the log (it is waited for), of these, or of what
+                says so.
         """
         # Taken before the flushes: what is put meanwhile may miss them.
         dispatched = self._dispatched_to()
         self._queues.flush()
         self._index.flush()
         self._wait_durable(dispatched.physical_offset)
-        checkpoint = StoreCheckpoint(
-            physic_msg_timestamp=dispatched.store_timestamp,
-            logics_msg_timestamp=dispatched.store_timestamp,
-            index_msg_timestamp=self._index.last_full_timestamp,
+        self._watermark.sync()
+        self._file.save(
+            StoreCheckpoint(
+                physic_msg_timestamp=dispatched.store_timestamp,
+                logics_msg_timestamp=dispatched.store_timestamp,
+                index_msg_timestamp=self._index.last_full_timestamp,
+            )
         )
-        try:
-            self._watermark.sync()
-            self._file.save(checkpoint)
-        except OSError as error:
-            raise FlushFailedError(self._file.path, error) from error
 
     def _run(self) -> None:
         try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from commitbus.commitlog.errors import NotAStoreError
+from commitbus.commitlog.errors import FlushFailedError, NotAStoreError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.flush.checkpoint import (
     CHECKPOINT_NAME,
@@ -17,6 +19,7 @@ from commitbus.flush.checkpoint import (
     decode_checkpoint,
     read_checkpoint,
 )
+from tests.failing_files import FailingFileSystem
 
 FILES = RealFileSystem()
 CHECKPOINT = StoreCheckpoint(1_795_000_000_123, 1_795_000_000_100, 1_795_000_000_000, 7, 9)
@@ -61,6 +64,19 @@ def test_a_directory_in_its_place_is_named(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path, FILES) is None
     with pytest.raises(NotAStoreError, match="checkpoint is a directory"):
         CheckpointFile(tmp_path, FILES)
+
+
+@pytest.mark.parametrize("operation", ["pwrite", "sync_data"])
+def test_a_file_that_cannot_be_saved_is_named(tmp_path: Path, operation: str) -> None:
+    """It is the flush of a store that has failed."""
+    files: Any = FailingFileSystem()
+    file = CheckpointFile(tmp_path, files)
+    files.fails[operation] = errno.EIO
+    with pytest.raises(FlushFailedError) as caught:
+        file.save(CHECKPOINT)
+    assert caught.value.path == tmp_path / CHECKPOINT_NAME
+    files.fails.clear()
+    file.close()
 
 
 @pytest.mark.shared

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from commitbus.commitlog.errors import NotAStoreError
+from commitbus.commitlog.errors import FlushFailedError, NotAStoreError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.watermark import (
@@ -18,6 +20,7 @@ from commitbus.flush.watermark import (
     encode_slot,
     read_durable_watermark,
 )
+from tests.failing_files import FailingFileSystem
 
 FILES = RealFileSystem()
 
@@ -99,3 +102,15 @@ def test_a_directory_in_its_place_is_named(tmp_path: Path) -> None:
     (tmp_path / WATERMARK_PATH).mkdir(parents=True)
     with pytest.raises(NotAStoreError, match="watermark is a directory"):
         DurableWatermark(tmp_path, FILES)
+
+
+def test_a_file_that_cannot_be_synced_is_named(tmp_path: Path) -> None:
+    """It is the flush of a store that has failed."""
+    files: Any = FailingFileSystem()
+    watermark = DurableWatermark(tmp_path, files)
+    files.fails["sync_data"] = errno.EIO
+    with pytest.raises(FlushFailedError) as caught:
+        watermark.sync()
+    assert caught.value.path == tmp_path / WATERMARK_PATH
+    files.fails.clear()
+    watermark.close()
