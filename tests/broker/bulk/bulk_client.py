@@ -72,7 +72,7 @@ class Bulk:
 
     def __init__(self, broker: Broker) -> None:
         assert broker._running is not None
-        self._store = broker._running.context.store
+        self.store = broker._running.context.store
         options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
         self.channel = grpc.insecure_channel(broker.endpoint, options)
         self.append_call = self._call("Append", pb.AppendResponse)
@@ -105,7 +105,7 @@ class Bulk:
 
     def _fetched(self, request: pb.FetchRequest) -> Fetched:
         """Fetch all that was appended before."""
-        assert self._store.wait_dispatched(self._store.end_offset, 10)
+        assert self.store.wait_dispatched(self.store.end_offset, 10)
         return Fetched(*ended(self.fetch_call(iter([request]))))
 
 
