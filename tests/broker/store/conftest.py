@@ -15,7 +15,7 @@ from commitbus.broker.store.check import check_store
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.clock import Clock
-from commitbus.commitlog.file_system import File, FileSystem, Lock, RealFileSystem
+from commitbus.commitlog.file_system import File, FileSystem, RealFileSystem
 from commitbus.commitlog.record_format import encode_properties
 from commitbus.commitlog.types import Host, OutgoingMessage
 from commitbus.flush.policy import FlushMode, FlushPolicy
@@ -46,45 +46,17 @@ def message(
 
 
 @final
-class FaultyFiles:
+class FaultyFiles(RealFileSystem):  # type: ignore[misc] # the rest is the real one's
     """The machine's file system with faults that are switched on while a test runs."""
 
     def __init__(self) -> None:
-        self._real = RealFileSystem()
         self.failing_sync: Path | None = None
         """Files below this directory fail to sync."""
         self.full_below: Path | None = None
         """Nothing can be allocated below this directory."""
 
     def open(self, path: Path, *, writable: bool = True, create: bool = False) -> File:
-        return _FaultyFile(self._real.open(path, writable=writable, create=create), self)
-
-    def lock(self, path: Path) -> Lock | None:
-        return self._real.lock(path)
-
-    def exists(self, path: Path) -> bool:
-        return self._real.exists(path)
-
-    def list_names(self, directory: Path) -> list[str]:
-        return self._real.list_names(directory)
-
-    def is_directory(self, path: Path) -> bool:
-        return self._real.is_directory(path)
-
-    def make_directories(self, path: Path) -> None:
-        self._real.make_directories(path)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._real.rename(source, target)
-
-    def remove(self, path: Path) -> None:
-        self._real.remove(path)
-
-    def sync_directory(self, path: Path) -> None:
-        self._real.sync_directory(path)
-
-    def disk_usage(self, path: Path) -> tuple[int, int]:
-        return self._real.disk_usage(path)
+        return _FaultyFile(super().open(path, writable=writable, create=create), self)
 
 
 @final
