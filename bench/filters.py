@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import time
 
-from bench.scans import scans
+from bench.measure import Row
+from bench.scans import message_properties, scans
 from commitbus.broker.filters.message_filter import MessageFilter
 from commitbus.broker.filters.sql_filter import compile_sql
 from commitbus.broker.filters.tag_filter import parse_tags
-from commitbus.commitlog.record_format import decode_properties, encode_properties
+from commitbus.commitlog.record_format import decode_properties
 
 MESSAGES = 100_000
-PROPERTIES = {
-    "KEYS": "order-12345",
-    "UNIQ_KEY": "01ABCDEF0123456789ABCDEF01234567",
-    "TRACE_ON": "true",
-    "MSG_REGION": "DefaultRegion",
-    "__BORNHOST": "127.0.0.1",
-    "BORN_TIMESTAMP": "1700000000000",
-    "region": "eu",
-    "amount": "250",
-    "WAIT": "true",
-    "CLUSTER": "DefaultCluster",
-    "TAGS": "vip",
-}
-
-Row = tuple[str, str, float, str]
 
 
 def filters() -> list[Row]:
@@ -45,7 +31,7 @@ def filters() -> list[Row]:
 
 
 def _scanned_per_s(wanted: MessageFilter) -> float:
-    view = memoryview(encode_properties(PROPERTIES))
+    view = memoryview(message_properties("vip", "250"))
     begin = time.thread_time()
     accepted = sum(wanted.accepts_encoded(view) for _ in range(MESSAGES))
     assert accepted == MESSAGES, "the message fits"
@@ -53,7 +39,7 @@ def _scanned_per_s(wanted: MessageFilter) -> float:
 
 
 def _decoded_per_s(wanted: MessageFilter) -> float:
-    data = encode_properties(PROPERTIES)
+    data = message_properties("vip", "250")
     begin = time.thread_time()
     accepted = sum(wanted.accepts(decode_properties(data)) for _ in range(MESSAGES))
     assert accepted == MESSAGES, "the message fits"

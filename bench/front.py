@@ -9,6 +9,7 @@ from typing import Final, final
 import trio
 
 from bench.load import METADATA, SEND, send_request
+from bench.measure import Row
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES
 from commitbus.broker.rpc.http2.engine import DataReceived, Engine, EngineLimits, Role
@@ -37,8 +38,6 @@ HEADERS: Final = [
 ANSWER: Final = pb.SendMessageResponse(
     entries=[pb.SendResultEntry(message_id="01" * 17, transaction_id="01" * 17, offset=10**6)]
 )
-
-Row = tuple[str, str, float, str]
 
 
 @final

@@ -17,6 +17,7 @@ import trio.testing
 from google.protobuf.message import Message
 
 from bench.load import METADATA, send_request
+from bench.measure import Row
 from commitbus.broker.config import BrokerConfig
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.methods import messaging_methods
@@ -35,7 +36,6 @@ PARKED_IN_GROUP = 1_000
 MESSAGE = key_of(pb.ReceiveMessageResponse, "message")
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 
-Row = tuple[str, str, float, str]
 Measure = Callable[[MessagingContext, dict[str, Method]], Awaitable[list[Row]]]
 
 

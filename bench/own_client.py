@@ -19,7 +19,7 @@ from commitbus.broker.client import Producer, SyncConsumer, SyncProducer
 
 BULK_MESSAGES: Final = 400_000
 TRANSPORT: Final = "trio"
-"""The bulk service is only on this one."""
+"""Named, so that the figures say of which they are, whatever the default is."""
 
 
 class CommitbusFromPython:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.measure import Row
 from bench.store import BATCH, QUEUES, message, seconds_until_dispatched
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import Arrival, MessageStore
@@ -83,7 +84,7 @@ def opened_index(directory: Path) -> Iterator[IndexService]:
         index.close()
 
 
-def recover_and_rebuild() -> list[tuple[str, str, float, str]]:
+def recover_and_rebuild() -> list[Row]:
     """Check every record of a log, then derive all queues and the whole index from it."""
     note = f"CPU, 1 KB messages, pages in memory; kernels: {ready_kernels().name}"
     with filled_store(LOG_MESSAGES) as path, opened_log(path) as log:
@@ -110,7 +111,7 @@ def recover_and_rebuild() -> list[tuple[str, str, float, str]]:
     ]
 
 
-def look_up() -> list[tuple[str, str, float, str]]:
+def look_up() -> list[Row]:
     """Find single messages by key, and fetch runs of 32 from a queue."""
     with filled_store(MESSAGES) as path:
         with opened_index(path / "index") as index:
@@ -130,7 +131,7 @@ def look_up() -> list[tuple[str, str, float, str]]:
     ]
 
 
-def append_to_visible() -> list[tuple[str, str, float, str]]:
+def append_to_visible() -> list[Row]:
     """Append at a fixed rate; measure until each message's arrival is told."""
     ready_kernels()
     sent: list[float] = []

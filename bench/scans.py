@@ -7,6 +7,7 @@ import time
 import trio
 
 from bench.handlers import BATCH, Deliveries, drain, in_a_broker, receive_request
+from bench.measure import Row
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.rpc.method import Method
@@ -19,8 +20,6 @@ WANTED_EVERY = 1000
 QUEUES = 8
 BODY = b"x" * 100
 SQL = "region = 'eu' AND amount > 100"
-
-Row = tuple[str, str, float, str]
 
 
 def scans() -> list[Row]:

@@ -12,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 import trio
 
+from bench.measure import Row
 from commitbus.broker.messaging.durability import Durability
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
@@ -65,7 +66,7 @@ def open_store(mode: FlushMode) -> Iterator[MessageStore]:
             store.close()
 
 
-def append_one_by_one() -> list[tuple[str, str, float, str]]:
+def append_one_by_one() -> list[Row]:
     """Append 1 KB messages one by one while reput builds queues and index."""
     messages = [message(number) for number in range(MESSAGES)]
     note = f"1 KB, ASYNC_FLUSH, reput running; kernels: {ready_kernels().name}"
@@ -78,7 +79,7 @@ def append_one_by_one() -> list[tuple[str, str, float, str]]:
     ]
 
 
-def append_batches() -> list[tuple[str, str, float, str]]:
+def append_batches() -> list[Row]:
     """Append 1 KB messages in batches of 64 while reput builds queues and index."""
     messages = [message(number) for number in range(MESSAGES)]
     ready_kernels()
@@ -92,7 +93,7 @@ def append_batches() -> list[tuple[str, str, float, str]]:
     ]
 
 
-def append_framed() -> list[tuple[str, str, float, str]]:
+def append_framed() -> list[Row]:
     """Append 1 KB messages in batches that come in one buffer each, as those of a bulk stream."""
     rows = []
     note = f"each in one buffer; kernels: {ready_kernels().name}"
@@ -145,7 +146,7 @@ def seconds_until_dispatched(store: MessageStore, start: float) -> float:
     return time.perf_counter() - start
 
 
-def sync_flush() -> list[tuple[str, str, float, str]]:
+def sync_flush() -> list[Row]:
     """Append with SYNC_FLUSH from tasks that each await durability before the next message."""
     ready_kernels()
     rows = []
