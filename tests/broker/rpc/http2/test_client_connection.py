@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -319,5 +320,20 @@ def test_a_reset_has_a_status_whatever_its_code(error_code: int, status: StatusC
         call.closed(error_code)
         with refused(status):
             await call.receive()
+
+    run(main)
+
+
+def test_what_was_not_taken_of_a_call_makes_room_when_it_is_left() -> None:
+    """At once: another call of the connection may wait for just that."""
+
+    async def main() -> None:
+        done: list[object] = []
+        engine: Any = SimpleNamespace(consume=lambda *consumed: done.append(consumed))
+        call = ClientCall(engine, 1, lambda: done.append("flushed"), None)
+        call.data_received(bytes(10), has_ended=False)
+        call.closed(ErrorCode.NO_ERROR)
+        call.cancel()
+        assert done == [(1, 10), "flushed"]
 
     run(main)
