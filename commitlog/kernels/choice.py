@@ -9,6 +9,7 @@ last byte.
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib.util
 import logging
 import os
@@ -96,6 +97,9 @@ class KernelChoice:
     def _load(self) -> None:
         try:
             self._current = load_compiled()
+            # What numba brings stays as long as the process; each full collection would look at all
+            # of its 80,000 objects, and nobody is answered for those 50 ms.
+            gc.freeze()
         except Exception:
             # Slower is no reason to fail: numba may be too old, or broken on this machine.
             _logger.warning("the compiled kernels cannot be used", exc_info=True)

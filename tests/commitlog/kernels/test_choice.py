@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import subprocess
 import sys
@@ -22,16 +23,22 @@ def compiled() -> Kernels:
 def test_a_process_begins_with_python_and_changes_over_when_it_pays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After so many records, on a thread; who reads meanwhile never waits."""
+    """After so many records, on a thread; who reads meanwhile never waits.
+
+    What came with them is kept from the garbage collector.
+    """
+    gc.unfreeze()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     monkeypatch.setattr(choice, "load_compiled", compiled)
     chosen = KernelChoice()
     assert chosen.kernels(choice.WORTH_LOADING_RECORDS - 1).name == "python"
     chosen.wait()
     assert chosen.kernels(0).name == "python"
+    assert gc.get_freeze_count() == 0
     chosen.kernels(1)
     chosen.wait()
     assert chosen.kernels(1).name == "compiled"
+    assert gc.get_freeze_count() > 0
 
 
 def test_kernels_that_cannot_be_loaded_are_done_without(
