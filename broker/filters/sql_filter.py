@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
-from weakref import WeakSet
 
 from commitbus.broker.filters.encoded_properties import PropertyFinder
-from commitbus.broker.filters.errors import FilterExpressionError, TooManyFiltersError
+from commitbus.broker.filters.errors import FilterExpressionError
+from commitbus.broker.filters.filter_cache import FilterCache
 from commitbus.broker.filters.java_values import ConversionError
 
 if TYPE_CHECKING:
@@ -18,13 +18,6 @@ SQL_EXPRESSION_LENGTH_MAX: Final = 8192
 """In characters. The longest takes 35 ms to compile and 1 MB to keep."""
 ALIVE_LENGTH_MAX: Final = 1 << 21
 """In characters, of all expressions whose filters are in use or cached: 256 MB."""
-_CACHED_MAX: Final = 100
-"""Expressions, as RocketMQ."""
-_compiled: Final[dict[str, SqlFilter | str]] = {}
-"""By expression, those asked for last at the end: the filter, or why there is none, so that asking
-again for nonsense is cheap too."""
-_alive: Final = WeakSet["SqlFilter"]()
-_lock: Final = threading.Lock()
 
 
 @final
@@ -35,14 +28,12 @@ class SqlFilter:
     condition not true, wherever it is evaluated.
     """
 
-    __slots__ = ("__weakref__", "_evaluate", "_finder", "length")
+    __slots__ = ("__weakref__", "_evaluate", "_finder")
 
     tags_codes: Final = None
     reads_properties: Final = True
 
-    def __init__(self, condition: Term, length: int) -> None:
-        self.length: Final = length
-        """Of the expression, in characters."""
+    def __init__(self, condition: Term) -> None:
         self._evaluate: Final = condition.evaluate
         self._finder: Final = PropertyFinder(sorted(condition.names))
 
@@ -58,8 +49,16 @@ class SqlFilter:
         return self.accepts(self._finder.find(properties))
 
 
+@final
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class _Refusal:
+    """Why there is no filter: kept like one, so that asking again for nonsense is cheap too."""
+
+    reason: str
+
+
 def compile_sql(text: str) -> SqlFilter:
-    """Return the filter for an SQL92 expression, from a cache if it was asked for lately.
+    """Return the filter for an SQL92 expression, from a cache if anybody has it or had it lately.
 
     Thread-safe.
 
@@ -72,35 +71,27 @@ def compile_sql(text: str) -> SqlFilter:
             f"SQL filter expression of {len(text)} characters, at most "
             f"{SQL_EXPRESSION_LENGTH_MAX} are allowed"
         )
-    with _lock:
-        compiled = _compiled.pop(text, None)
-        if compiled is None and sum(known.length for known in _alive) > ALIVE_LENGTH_MAX:
-            raise TooManyFiltersError("too many consumers wait with SQL filters of their own")
-    if compiled is None:
-        compiled = _compile(text)
-    with _lock:
-        _compiled[text] = compiled
-        if isinstance(compiled, SqlFilter):
-            _alive.add(compiled)
-        if len(_compiled) > _CACHED_MAX:
-            del _compiled[next(iter(_compiled))]
-    if isinstance(compiled, str):
-        raise FilterExpressionError(compiled)
+    compiled = cache.get(text)
+    if isinstance(compiled, _Refusal):
+        raise FilterExpressionError(compiled.reason)
     return compiled
 
 
 def is_quick(text: str) -> bool:
     """Return whether `compile_sql` answers at once; else it takes milliseconds, the first time."""
-    return len(text) > SQL_EXPRESSION_LENGTH_MAX or text in _compiled
+    return len(text) > SQL_EXPRESSION_LENGTH_MAX or text in cache
 
 
-def _compile(text: str) -> SqlFilter | str:
+def _compile(text: str) -> SqlFilter | _Refusal:
     if not text.strip():
-        return "an SQL filter expression cannot be empty"
+        return _Refusal("an SQL filter expression cannot be empty")
     # Only who uses SQL pays for the parser: 0.1 s and 15 MB.
     from commitbus.broker.filters.sql_parser import parse  # noqa: PLC0415 - as said
 
     try:
-        return SqlFilter(parse(text), len(text))
+        return SqlFilter(parse(text))
     except FilterExpressionError as error:
-        return f"SQL filter expression: {error}"
+        return _Refusal(f"SQL filter expression: {error}")
+
+
+cache: Final = FilterCache(_compile, length_max=ALIVE_LENGTH_MAX)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import ClassVar, Final, final
 
 from commitbus.broker.filters.encoded_properties import PropertyFinder
 from commitbus.broker.filters.errors import FilterExpressionError
+from commitbus.broker.filters.filter_cache import FilterCache
 from commitbus.commitlog.record_format import tags_code
 
 TAG_EXPRESSION_LENGTH_MAX: Final = 16384
+"""In characters. The longest takes 0.6 MB to keep."""
+ALIVE_LENGTH_MAX: Final = 1 << 22
+"""In characters, of all expressions whose filters are in use or cached: 160 MB."""
 _TAGS: Final = "TAGS"
 _finder: Final = PropertyFinder((_TAGS,))
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class TagFilter:
     """Accepts messages with one of some tags, or every message."""
 
@@ -43,8 +46,6 @@ class TagFilter:
 EVERYTHING: Final = TagFilter(None)
 
 
-# Few, because one of thousands of tags takes half a megabyte.
-@lru_cache(maxsize=64)
 def parse_tags(text: str) -> TagFilter:
     """Return the filter for `A || B`: tags are compared exactly, without the blanks around them.
 
@@ -52,15 +53,22 @@ def parse_tags(text: str) -> TagFilter:
 
     Raises:
         FilterExpressionError: It is too long, or there are bars and no tag.
+        TooManyFiltersError: There is no room for one more.
     """
     if len(text) > TAG_EXPRESSION_LENGTH_MAX:
         raise FilterExpressionError(
             f"filter expression of {len(text)} characters, at most {TAG_EXPRESSION_LENGTH_MAX} are "
             "allowed"
         )
-    if text.strip() in {"", "*"}:
-        return EVERYTHING
+    text = text.strip()
+    return EVERYTHING if text in {"", "*"} else cache.get(text)
+
+
+def _parse(text: str) -> TagFilter:
     tags = frozenset(tag for part in text.split("||") if (tag := part.strip()))
     if not tags:
         raise FilterExpressionError(f"filter expression {text!r} names no tag")
     return TagFilter(tags)
+
+
+cache: Final = FilterCache(_parse, length_max=ALIVE_LENGTH_MAX)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
 import trio
 
@@ -13,7 +15,7 @@ from commitbus.broker.filters.tag_filter import TagFilter, parse_tags
 from commitbus.broker.messaging.errors import IllegalFilterError, TooManyRequestsError
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
-__all__ = ["MessageFilter", "is_prepared", "parse_filter", "parse_tag_filter", "prepare_filter"]
+_Filter = TypeVar("_Filter", bound=MessageFilter)
 
 
 def parse_filter(expression: pb.FilterExpression) -> MessageFilter:
@@ -23,16 +25,11 @@ def parse_filter(expression: pb.FilterExpression) -> MessageFilter:
 
     Raises:
         IllegalFilterError: the expression is empty where it must not be, too long, or none.
-        TooManyRequestsError: consumers wait with too much SQL already.
+        TooManyRequestsError: consumers wait with too many long filters already.
     """
-    if expression.type != pb.SQL:
-        return parse_tag_filter(expression.expression)
-    try:
-        return compile_sql(expression.expression)
-    except FilterExpressionError as error:
-        raise IllegalFilterError(str(error)) from None
-    except TooManyFiltersError as error:
-        raise TooManyRequestsError(str(error)) from None
+    if expression.type == pb.SQL:
+        return _made(compile_sql, expression.expression)
+    return parse_tag_filter(expression.expression)
 
 
 def parse_tag_filter(text: str) -> TagFilter:
@@ -40,11 +37,18 @@ def parse_tag_filter(text: str) -> TagFilter:
 
     Raises:
         IllegalFilterError: the expression is too long, or has no tag.
+        TooManyRequestsError: as `parse_filter`.
     """
+    return _made(parse_tags, text)
+
+
+def _made(make: Callable[[str], _Filter], text: str) -> _Filter:
     try:
-        return parse_tags(text)
+        return make(text)
     except FilterExpressionError as error:
         raise IllegalFilterError(str(error)) from None
+    except TooManyFiltersError as error:
+        raise TooManyRequestsError(str(error)) from None
 
 
 def is_prepared(expression: pb.FilterExpression) -> bool:

@@ -18,10 +18,10 @@ ROWS: list[dict[str, str]] = [
 ]
 
 
-@pytest.mark.parametrize("text", ["*", "", " * ", "  "])
+@pytest.mark.parametrize("text", ["*", "", " * ", " " * 1000])
 def test_a_star_and_nothing_mean_everything(text: str) -> None:
     """Messages without a tag as well."""
-    assert parse_tags(text) == EVERYTHING
+    assert parse_tags(text) is EVERYTHING
     assert all(EVERYTHING.accepts(row) for row in ROWS)
     assert all(EVERYTHING.accepts_encoded(encode_properties(row)) for row in ROWS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from commitbus.broker.filters import sql_filter
+from commitbus.broker.filters.filter_cache import SHORT_LENGTH_MAX
 from commitbus.broker.messaging import telemetry
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -71,9 +72,9 @@ async def settings_with_bad_filter(_stage: Stage) -> list[pb.TelemetryCommand]:
 
 @cell(TELEMETRY, StatusCode.INVALID_ARGUMENT)
 async def settings_with_one_filter_too_many(stage: Stage) -> list[pb.TelemetryCommand]:
-    """Consumers wait with too much SQL already."""
-    stage.patch.setattr(sql_filter, "ALIVE_LENGTH_MAX", -1)
-    return subscription("G", "only < 2")
+    """Consumers wait with too many long filters already."""
+    stage.patch.setattr(sql_filter.cache, "length_max", -1)
+    return subscription("G", f"only < 2{' ' * SHORT_LENGTH_MAX}")
 
 
 @cell(TELEMETRY, StatusCode.INVALID_ARGUMENT)

@@ -8,6 +8,7 @@ import trio
 import trio.testing
 
 from commitbus.broker.filters import sql_filter
+from commitbus.broker.filters.filter_cache import SHORT_LENGTH_MAX
 from commitbus.broker.messaging import long_polling, queue_watch
 from commitbus.broker.messaging.handover import HANDOVER_S_MAX
 from commitbus.broker.rpc.call import StatusCode
@@ -63,10 +64,11 @@ async def bad_filter(stage: Stage, path: str) -> Any:
 
 @cells(BOTH, pb.TOO_MANY_REQUESTS)
 async def too_many_filters(stage: Stage, path: str) -> Any:
-    """Consumers wait with too much SQL already."""
+    """Consumers wait with too many long filters already."""
     request = await good_request(stage, path)
-    stage.patch.setattr(sql_filter, "ALIVE_LENGTH_MAX", -1)
-    request.filter_expression.CopyFrom(pb.FilterExpression(type=pb.SQL, expression="only < 1"))
+    stage.patch.setattr(sql_filter.cache, "length_max", -1)
+    text = f"only < 1{' ' * SHORT_LENGTH_MAX}"
+    request.filter_expression.CopyFrom(pb.FilterExpression(type=pb.SQL, expression=text))
     return request
 
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from commitbus.broker.filters import sql_filter
+from commitbus.broker.filters import sql_filter, tag_filter
 from commitbus.broker.messaging import scan
 from commitbus.broker.messaging.filters import prepare_filter
 from commitbus.broker.rpc.call import RpcError, StatusCode
@@ -62,22 +62,28 @@ def test_bad_sql_is_refused_when_announced_and_when_used(run: Run, text: str) ->
     run(scenario)
 
 
-def test_sql_that_consumers_wait_with_takes_a_bounded_part_of_the_memory(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("sql", "colour = 'blue' OR TAGS IN ('blue', 'green', 'azure', 'turquoise', 'navy')"),
+        ("tags", " || ".join(["blue", *(f"other-{number}" for number in range(10))])),
+    ],
+)
+def test_filters_that_consumers_wait_with_take_a_bounded_part_of_the_memory(
+    run: Run, monkeypatch: pytest.MonkeyPatch, kind: str, text: str
 ) -> None:
-    """Others come back later; what many share counts once."""
-    prepared()
-    monkeypatch.setattr(sql_filter, "ALIVE_LENGTH_MAX", -1)
-    another = "colour = 'red' OR colour = 'blue'"
+    """A short one always has room; whoever has a long one of his own comes back later."""
+    prepared(RED)
+    for cache in (sql_filter.cache, tag_filter.cache):
+        monkeypatch.setattr(cache, "length_max", -1)
 
     async def scenario(bus: Any) -> None:
         await bus.send(b"1", colour="red")
         assert (await bus.receive(sql=RED)).bodies == [b"1"]
-        received = await bus.receive(sql=another)
-        assert received.status.code == pb.TOO_MANY_REQUESTS
+        assert (await bus.receive(**{kind: text})).status.code == pb.TOO_MANY_REQUESTS
         monkeypatch.undo()
-        await bus.send(b"2", colour="blue")
-        assert (await bus.receive(sql=another)).bodies == [b"2"]
+        await bus.send(b"2", tag="blue", colour="blue")
+        assert (await bus.receive(**{kind: text})).bodies == [b"2"]
 
     run(scenario)
 
