@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
+from commitbus.broker.rpc.http2 import server_connection
 from commitbus.broker.rpc.http2.engine import (
     DataReceived,
     Engine,
@@ -67,6 +68,7 @@ class MemoryWire:
     def __init__(self) -> None:
         self.to_server, self._from_client = trio.open_memory_channel[bytes](1000)
         self._to_client, self.from_server = trio.open_memory_channel[bytes](1000)
+        self.closed = trio.Event()
 
     async def read(self, size: int = 0) -> bytes:
         return await self._from_client.receive()
@@ -85,15 +87,16 @@ class MemoryWire:
         pass
 
     async def close(self) -> None:
-        pass
+        self.closed.set()
 
 
 class Client:
     """Sends requests in pieces, and collects what they are answered with."""
 
-    def __init__(self, wire: MemoryWire, state: ServerState) -> None:
-        self.wire, self.state = wire, state
-        self.engine = Engine(Role.CLIENT, EngineLimits())
+    def __init__(self, state: ServerState, limits: EngineLimits) -> None:
+        self.wire, self.state = MemoryWire(), state
+        self.connection = ServerConnection(self.wire, "test", state)
+        self.engine = Engine(Role.CLIENT, limits)
         self._output = b""
 
     def begin(self) -> int:
@@ -116,12 +119,18 @@ class Client:
         for start in range(0, len(output), in_pieces_of):
             await self.wire.to_server.send(output[start : start + in_pieces_of])
 
-    def take_writes(self) -> int:
-        """Receive all that was written; return in how many pieces."""
-        pieces = self.wire.from_server.statistics().current_buffer_used
-        for _ in range(pieces):
-            self.engine.receive(self.wire.from_server.receive_nowait())
-        return pieces
+    @property
+    def writes(self) -> int:
+        """In how many pieces lies what was written and not taken."""
+        return self.wire.from_server.statistics().current_buffer_used
+
+    def take_events(self) -> list[Event]:
+        """Receive all that was written."""
+        return [
+            event
+            for _ in range(self.writes)
+            for event in self.engine.receive(self.wire.from_server.receive_nowait())
+        ]
 
     async def answers(self, count: int) -> dict[int, tuple[int, str]]:
         """Status and text of so many calls, by stream."""
@@ -145,7 +154,11 @@ class Client:
 
 
 @asynccontextmanager
-async def connected(handler: Handler, kind: MethodKind = MethodKind.UNARY) -> AsyncIterator[Client]:
+async def connected(
+    handler: Handler,
+    kind: MethodKind = MethodKind.UNARY,
+    client_limits: EngineLimits = EngineLimits(),  # noqa: B008 - frozen
+) -> AsyncIterator[Client]:
     """A client of a server with one method."""
     method = Method(
         "/test.Echo/Ask",
@@ -157,14 +170,15 @@ async def connected(handler: Handler, kind: MethodKind = MethodKind.UNARY) -> As
     limits = ServerLimits(
         max_message_bytes=WINDOW_BYTES,
         calls_max=1000,
+        unsent_response_bytes=WINDOW_BYTES,
         engine=EngineLimits(connection_window_bytes=WINDOW_BYTES),
     )
     async with trio.open_nursery() as nursery:
         state = ServerState([method], limits, nursery)
-        wire = MemoryWire()
+        client = Client(state, client_limits)
         nursery.start_soon(state.flusher.run)
-        nursery.start_soon(ServerConnection(wire, "test", state).run)
-        yield Client(wire, state)
+        nursery.start_soon(client.connection.run)
+        yield client
         assert state.calls == 0
         assert state.held_request_bytes == 0
         nursery.cancel_scope.cancel()
@@ -235,6 +249,71 @@ def test_a_request_over_the_limit_is_refused_in_its_headers_company() -> None:
     trio.run(main)
 
 
+def test_a_client_that_lets_no_response_through_makes_no_more_calls() -> None:
+    """Those in its queue are kept for it, up to a limit."""
+
+    async def main() -> None:
+        async with connected(at_once, client_limits=EngineLimits(stream_window_bytes=0)) as client:
+            statuses: list[int] = []
+            for _ in range(20):
+                client.give(client.begin(), "x" * 10_000)
+                await client.flush()
+                await trio.testing.wait_all_tasks_blocked()
+                statuses += [
+                    int(dict(event.headers).get(b"grpc-status", 0))
+                    for event in client.take_events()
+                    if isinstance(event, ResponseReceived)
+                ]
+            assert statuses == [0] * 10 + [StatusCode.RESOURCE_EXHAUSTED] * 10
+
+    trio.run(main)
+
+
+def test_a_request_that_is_refused_by_its_head_is_stopped() -> None:
+    """Its client need not send the rest of it."""
+
+    async def main() -> None:
+        async with connected(at_once) as client:
+            headers = [(name, value.replace(b"Ask", b"Tell")) for name, value in HEADERS]
+            stream_id = client.engine.submit_request(headers)
+            await client.flush()
+            await trio.testing.wait_all_tasks_blocked()
+            response, _, closed = client.take_events()[-3:]
+            assert isinstance(response, ResponseReceived)
+            assert dict(response.headers)[b"grpc-status"] == b"%d" % StatusCode.UNIMPLEMENTED
+            assert isinstance(closed, StreamClosed)
+            assert (closed.stream_id, closed.error_code) == (stream_id, ErrorCode.NO_ERROR)
+
+    trio.run(main)
+
+
+def test_a_server_that_stops_serves_what_is_on_its_way_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call whose request has not come is refused, and then the connection ends."""
+    monkeypatch.setattr(server_connection, "_LINGER_S", 0)
+
+    async def main() -> None:
+        async with connected(at_once) as client:
+            begun = client.begin()
+            await client.flush()
+            await trio.testing.wait_all_tasks_blocked()
+            client.take_events()
+            client.connection.announce_end()
+            on_its_way = client.begin()
+            client.give(on_its_way, "here")
+            assert any(isinstance(event, GoAwayReceived) for event in client.take_events())
+            await client.flush()
+            assert await client.answers(1) == {on_its_way: (0, "here")}
+            assert not client.wire.closed.is_set()
+            client.connection.end_calls()
+            assert await client.answers(1) == {begun: (StatusCode.UNAVAILABLE, "")}
+            with trio.fail_after(WAIT_S):
+                await client.wire.closed.wait()
+
+    trio.run(main)
+
+
 def test_a_stream_without_requests_is_refused_once_by_a_server_that_stops() -> None:
     """Its headers are all that comes of it."""
 
@@ -266,7 +345,7 @@ def test_what_a_handler_did_not_take_makes_room_when_it_has_ended() -> None:
             client.engine.reset(stream_id, ErrorCode.CANCEL)
             await client.flush()
             await trio.testing.wait_all_tasks_blocked()
-            client.take_writes()
+            client.take_events()
             client.engine.submit_data(client.begin(), bytes(90_000))
             assert len(client.engine.take_output()) > 90_000
 
@@ -329,17 +408,17 @@ def test_what_is_answered_together_leaves_in_one_write(handler: Handler, kind: M
         async with connected(handler, kind) as client:
             await client.flush()
             await trio.testing.wait_all_tasks_blocked()
-            client.take_writes()
+            client.take_events()
             ids = adjacent(client, 100)
             await client.flush()
             await trio.testing.wait_all_tasks_blocked()
             if waiting:
-                assert client.take_writes() <= 1  # windows
+                assert not client.take_events(), "nothing but windows"
                 assert len(waiting) == len(ids)
             for wake in waiting:
                 wake()
             await trio.testing.wait_all_tasks_blocked()
-            assert client.wire.from_server.statistics().current_buffer_used == 1
+            assert client.writes == 1
             answers = await client.answers(len(ids))
         assert answers == {stream_id: (0, f"text {n}") for n, stream_id in enumerate(ids)}
 
