@@ -269,6 +269,31 @@ def test_a_client_that_lets_no_response_through_makes_no_more_calls() -> None:
     trio.run(main)
 
 
+def test_empty_responses_count_while_they_are_not_read() -> None:
+    """Each takes memory, too."""
+    sent = 0
+
+    async def pour(_: Any, __: Call, send: Send) -> None:
+        nonlocal sent
+        while True:
+            await send(b"")
+            sent += 1
+
+    async def main() -> None:
+        limits = EngineLimits(stream_window_bytes=0)
+        async with connected(pour, MethodKind.SERVER_STREAM, client_limits=limits) as client:
+            stream_id = client.begin()
+            client.give(stream_id, "")
+            await client.flush()
+            await trio.testing.wait_all_tasks_blocked()
+            assert 500 < sent < 2000
+            client.engine.reset(stream_id, ErrorCode.CANCEL)
+            await client.flush()
+            await trio.testing.wait_all_tasks_blocked()
+
+    trio.run(main)
+
+
 def test_a_request_that_is_refused_by_its_head_is_stopped() -> None:
     """Its client need not send the rest of it."""
 
