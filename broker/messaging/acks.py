@@ -10,7 +10,8 @@ from commitbus.broker.messaging.errors import BadRequestError, InvalidReceiptHan
 from commitbus.broker.messaging.receipt_handle import ReceiptHandle
 from commitbus.broker.messaging.status import ok, overall, status_of
 from commitbus.broker.messaging.validate import group_name, invisible_ms, topic_name
-from commitbus.broker.metadata.fifo_lock import may_unlock
+from commitbus.broker.metadata.fifo_lock import next_free_ms
+from commitbus.broker.metadata.groups import LockUnit
 from commitbus.broker.metadata.progress import InFlight, QueueProgress
 from commitbus.broker.rpc.call import Call, Response
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -111,19 +112,9 @@ def ack_message(context: MessagingContext, request: pb.AckMessageRequest, call: 
                 in_flight.setdefault(progress, []).append(handle.queue_offset)
         results.append((entry.message_id, text))
     for progress, offsets in in_flight.items():
-        _acknowledge(context, group, topic, progress, offsets)
+        count = settle(context, group, topic, progress, offsets)
+        context.counters.count_acknowledged(group, topic, count)
     return _refusal(results, errors) if errors else _success(results)
-
-
-def _acknowledge(
-    context: MessagingContext,
-    group: str,
-    topic: str,
-    progress: QueueProgress,
-    offsets: Sequence[int],
-) -> None:
-    count = settle(context, group, topic, progress, offsets)
-    context.counters.count_acknowledged(group, topic, count)
 
 
 def settle(
@@ -140,12 +131,15 @@ def settle(
     was_full = progress.in_flight_count >= context.progress.in_flight_max
     count = context.progress.acknowledge(progress, *offsets)
     config = context.metadata.group(group)
-    if was_full or (
-        config is not None
-        and config.consume_message_orderly
-        and may_unlock(config.lock_unit, progress.in_flight.values(), context.clock.now_ms())
-    ):
+    if was_full:
         context.polls.wake(group, topic)
+    elif config is not None and config.consume_message_orderly:
+        free_at_ms = next_free_ms(progress.in_flight.values(), context.clock.now_ms())
+        if free_at_ms is None or config.lock_unit is LockUnit.MESSAGE_GROUP:
+            context.polls.wake(group, topic)
+        else:
+            # If the wall clock was set back, that may be before the time that those noted who wait.
+            context.polls.note_expiry(group, topic, free_at_ms)
     return count
 
 

@@ -177,9 +177,11 @@ class MessagingContext:
         self.watch.forget_topic(name)
 
     def forget_group(self, name: str) -> None:
-        """Drop what is kept in memory about a group that was deleted."""
+        """Drop what is kept in memory about a group that was deleted, and tell who waits for it."""
         self.first_queue = {key: at for key, at in self.first_queue.items() if key[0] != name}
         self.counters.forget(group=name)
+        self.polls.forget_group(name)
+        self.watch.forget_group(name)
 
 
 def _check_room(count: int, what: str) -> None:

@@ -128,6 +128,11 @@ class _Line:
             receiver.wake()
             messages -= max(receiver.capacity, 1)
 
+    def wake_all(self) -> None:
+        """Wake every receiver."""
+        while self.idle:
+            self.wake(1)
+
 
 @final
 class LongPolling:
@@ -217,8 +222,13 @@ class LongPolling:
             for key in [key for key in self._known_ends if key[0] == topic]:
                 del self._known_ends[key]
         for line in self._lines.get(topic, {}).values():
-            while line.idle:
-                line.wake(1)
+            line.wake_all()
+
+    def forget_group(self, group: str) -> None:
+        """Wake everybody who waits for a group that was deleted, so that they learn."""
+        for groups in self._lines.values():
+            if line := groups.get(group):
+                line.wake_all()
 
     def note_expiry(self, group: str, topic: str, at_ms: int) -> None:
         """Wake one receiver, if any waits, when a message in flight becomes visible again."""

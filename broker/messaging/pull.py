@@ -14,6 +14,7 @@ from typing import Final, final
 
 import trio
 
+from commitbus.broker.filters.message_filter import MessageFilter
 from commitbus.broker.messaging.clients import DISCONNECT_GRACE_S, IDLE_S, Client
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.deadlines import shared_deadline_s
@@ -23,7 +24,7 @@ from commitbus.broker.messaging.errors import (
     IllegalOffsetError,
     TooManyRequestsError,
 )
-from commitbus.broker.messaging.filters import MessageFilter, parse_filter, prepare_filter
+from commitbus.broker.messaging.filters import parse_filter, prepare_filter
 from commitbus.broker.messaging.handover import hand_over
 from commitbus.broker.messaging.offsets import check_readable, readable_queue
 from commitbus.broker.messaging.polling_time import polling_ms
@@ -115,6 +116,11 @@ class Pulling(Parked):
         self._go_on: Callable[[], None] | None = None
         self._held_bytes = 0
         context.clients.stream_began(want.client)
+
+    @property
+    def group(self) -> str:
+        """The group that it pulls for."""
+        return self._want.group
 
     # While it is parked
 

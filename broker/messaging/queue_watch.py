@@ -23,6 +23,10 @@ _Queue = tuple[str, int]
 class Watcher(Protocol):
     """Somebody who waits."""
 
+    @property
+    def group(self) -> str:
+        """The consumer group that he waits for."""
+
     def wake(self) -> None:
         """There may be something new. The watcher is forgotten already."""
 
@@ -92,6 +96,13 @@ class QueueWatch:
         """Wake everybody who waits for messages of a topic that was deleted, so that they learn."""
         for queue in [queue for queue in self._watchers if queue[0] == topic]:
             self._wake(queue)
+
+    def forget_group(self, group: str) -> None:
+        """Wake everybody who waits for a group that was deleted, so that they learn."""
+        for (topic, queue_id), watchers in list(self._watchers.items()):
+            for watcher in [watcher for watcher in watchers if watcher.group == group]:
+                self.discard(topic, queue_id, watcher)
+                watcher.wake()
 
     def _wake(self, queue: _Queue) -> None:
         for watcher in self._watchers.pop(queue):

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Final
 
-from commitbus.broker.metadata.groups import LockUnit
 from commitbus.broker.metadata.progress import InFlight
 
 Unit = Hashable
@@ -90,14 +89,3 @@ def next_free_ms(entries: Iterable[InFlight], now_ms: int) -> int | None:
     return min(
         (e.invisible_until_ms for e in entries if e.invisible_until_ms > now_ms), default=None
     )
-
-
-def may_unlock(lock_unit: LockUnit, entries: Iterable[InFlight], now_ms: int) -> bool:
-    """Return whether something may be free now that a message of the queue was settled.
-
-    Args:
-        lock_unit: Of the group.
-        entries: What is still in flight.
-        now_ms: The time.
-    """
-    return lock_unit is LockUnit.MESSAGE_GROUP or next_free_ms(entries, now_ms) is None

@@ -256,7 +256,11 @@ class History:
             hangs_up=rng.random() < 0.08,
             when_given=self._given,
         )
+        is_repeated = self.oracle.has_out(subscription, poll.attempt_id)
         self._begin(poll, polling_s=rng.choice([5, 10, 20]))
+        await self._quiet()
+        if is_repeated and poll in self.polls:
+            raise OracleError(f"attempt {poll.attempt_id} is not given again what it was given")
 
     def _begin(self, poll: Poll, *, polling_s: int) -> None:
         self._say(f"receive {poll.subscription.group} {poll.batch_size} {poll.attempt_id}")
@@ -411,8 +415,6 @@ class History:
         self._say(f"the wall clock is set by {ms} ms")
         self.broker.wall.offset_ms += ms
         self.clock_unsure_until_s = trio.current_time() + SET_FORWARD_S
-        for poll in self.polls:
-            poll.may_be_late |= ms < 0 and poll.subscription.lock_unit is not None
 
     async def _reset(self) -> None:
         subscription, to_end = self.rng.choice(self.subscriptions), self.rng.random() < 0.5
@@ -421,26 +423,24 @@ class History:
         request = admin_pb.ResetOffsetsRequest(group=group, topic=topic)
         if not to_end:
             request.timestamp_ms = 0
-        await reset_group_offsets(self.broker.admin(self.bus.context), request)
+        await reset_group_offsets(self.bus.admin(), request)
         self.oracle.reset(subscription, to_end=to_end)
 
     async def _delete_group(self) -> None:
         subscription = self.rng.choice(self.subscriptions)
-        if self._waits(subscription):
-            return
         self._say(f"delete {subscription.group}")
         request = admin_pb.DeleteGroupRequest(name=subscription.group)
-        await delete_group(self.broker.admin(self.bus.context), request)
+        await delete_group(self.bus.admin(), request)
+        await self._nobody_waits_for([subscription])
         await self._create_group(subscription)
         self.oracle.reset(subscription, to_end=False)
 
     async def _delete_topic(self) -> None:
         topic = self.rng.choice(list(self.topics))
-        if any(self._waits(s) for s in self.subscriptions if s.topic == topic):
-            return
         self._say(f"delete {topic}")
         request = admin_pb.DeleteTopicRequest(name=topic)
-        await delete_topic(self.broker.admin(self.bus.context), request)
+        await delete_topic(self.bus.admin(), request)
+        await self._nobody_waits_for([s for s in self.subscriptions if s.topic == topic])
         await self._create_topic(topic, self.topics[topic])
         self.oracle.topic_deleted(topic)
 
@@ -458,10 +458,17 @@ class History:
             await trio.testing.wait_all_tasks_blocked(cushion=0.005)
         raise OracleError(f"receivers wait, and nobody gets {overdue}")
 
+    async def _nobody_waits_for(self, deleted: list[Subscription]) -> None:
+        """Check that who waited for what was deleted has been told."""
+        await trio.testing.wait_all_tasks_blocked()
+        for subscription in deleted:
+            if self._waits(subscription):
+                raise OracleError(f"{subscription.group} or its topic is gone, and somebody waits")
+
     def _overdue(self) -> list[str]:
         if trio.current_time() < self.clock_unsure_until_s:
             return []
-        waiting = {poll.subscription: None for poll in self.polls if not poll.may_be_late}
+        waiting = {poll.subscription: None for poll in self.polls}
         before_ms = self.bus.now_ms() - SOON_MS
         return [
             f"{subscription.group}: {delivery.sent.body!r}"

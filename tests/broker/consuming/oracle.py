@@ -247,6 +247,24 @@ class Oracle:
         locked = {_unit(subscription, d) for d in open_ if d.visible_at_ms > now_ms}
         return [d for d in ready if _unit(subscription, d) not in locked]
 
+    def has_out(self, subscription: Subscription, receiver: str) -> bool:
+        """Return whether a receiver of a FIFO group must be given again what he was given.
+
+        That is so where the first message of a lock unit and all that were delivered are his, and
+        none of them may be a dead letter already.
+        """
+        if subscription.lock_unit is None:
+            return False
+        units: dict[object, list[Delivery]] = {}
+        for delivery in self.deliveries[subscription].values():
+            if not delivery.is_done:
+                units.setdefault(_unit(subscription, delivery), []).append(delivery)
+        return any(
+            all(_is_same(d, receiver) and not d.was_over for d in unit if d.attempt)
+            and _is_same(min(unit, key=lambda d: d.sent.place), receiver)
+            for unit in units.values()
+        )
+
     def next_visible_ms(self, now_ms: int) -> int | None:
         """Return when something becomes visible again next."""
         return min(
@@ -268,6 +286,7 @@ class Oracle:
             twice = sorted({body for body in bodies if bodies.count(body) > 1})
             if not all(self._may_die_twice(group, body) for body in twice):
                 raise OracleError(f"dead letters of {group} more than once: {twice}")
+        self._check_order_of_deaths(group, bodies)
         must, may = set[bytes](), set[bytes]()
         for subscription, deliveries in self.deliveries.items():
             if subscription.group == group:
@@ -327,6 +346,20 @@ class Oracle:
                 raise OracleError(
                     f"of {unit} come {_bodies(given)}, and {_bodies(rest[: len(given)])} are first"
                 )
+
+    def _check_order_of_deaths(self, group: str, bodies: Sequence[bytes]) -> None:
+        """Check that what died of its attempts in a FIFO group did so in the order of its unit."""
+        for subscription, deliveries in self.deliveries.items():
+            if subscription.group != group or subscription.lock_unit is None:
+                continue
+            # Not what its consumer gave up, nor what may have died before a reset.
+            dead = {b for b, d in deliveries.items() if not (d.is_dead or d.may_be_dead)}
+            dead &= set(bodies)
+            for unit in {_unit(subscription, deliveries[body]) for body in dead}:
+                mine = {b for b in dead if _unit(subscription, deliveries[b]) == unit}
+                of_unit = [body for body in deliveries if body in mine]
+                if of_unit != [body for body in bodies if body in of_unit]:
+                    raise OracleError(f"dead letters of {group} are not in order: {of_unit}")
 
     def _answered(
         self, handle: Handle, now_ms: int, *, is_ok: bool, done_is_ok: bool

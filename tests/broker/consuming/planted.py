@@ -120,6 +120,16 @@ def _expiry_wakes_nobody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LongPolling, "_wake_expired", lambda *_: None)
 
 
+@_bug("who waits for a group is not told that it was deleted")
+def _deletion_wakes_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LongPolling, "forget_group", lambda *_: None)
+
+
+@_bug("a repeated attempt of a FIFO group waits as every other")
+def _attempt_not_repeated(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fifo, "repeated_entries", lambda *_: [])
+
+
 @_bug("who waits for room in a full queue is not woken by an acknowledgement", seed=3)
 def _room_wakes_nobody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LongPolling, "wake", lambda *_: None)

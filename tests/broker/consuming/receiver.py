@@ -33,9 +33,6 @@ class Poll:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     responses: list[pb.ReceiveMessageResponse] = field(default_factory=list)
     is_parked: bool = False
-    may_be_late: bool = False
-    """It waits for a FIFO group since before the wall clock was set back: what it waited for is
-    visible sooner than another message that is out again."""
 
     @property
     def receipts(self) -> list[Receipt]:

@@ -6,34 +6,41 @@ real time, so `Bus.settle` waits for them before a test looks at what they did.
 
 from __future__ import annotations
 
+import shutil
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+import pytest
 import trio
 import trio.testing
 from google.protobuf.message import Message
 
+from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.config import BrokerConfig
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.methods import messaging_methods
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.metadata.progress_journal import JOURNAL_BYTES_MIN
-from commitbus.broker.metadata.progress_table import ProgressTable
+from commitbus.broker.metadata.progress_table import IN_FLIGHT_MAX_DEFAULT, ProgressTable
 from commitbus.broker.metadata.topics import TopicConfig
+from commitbus.broker.rates import Rates
 from commitbus.broker.rpc.call import Call, Response, Send
 from commitbus.broker.rpc.method import Later, Method, Parked, Result
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
-from commitbus.commitlog.clock import SystemClock
+from commitbus.commitlog.clock import Clock, SystemClock
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.flush.policy import FlushPolicy
 
 EPOCH_MS = 1_800_000_000_000
+NEVER_MS = 3_600_000
+"""Progress is not saved in the background: a copy of the files is what a kill would leave."""
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 PEER = "10.1.2.3:4567"
 
@@ -68,13 +75,14 @@ async def finished(answer: Parked | Awaitable[Parked | None]) -> None:
 
 @final
 class TrioClock:
-    """The wall clock, as far as the handlers know: that of the present trio run, on any thread."""
+    """Trio's time, asked on any thread, and how far the wall clock was set back or forward."""
 
-    def __init__(self) -> None:
-        self._clock = trio.lowlevel.current_clock()
+    def __init__(self, clock: trio.abc.Clock) -> None:
+        self._clock = clock
+        self.offset_ms = 0
 
     def now_ms(self) -> int:
-        return EPOCH_MS + round(self.monotonic_s() * 1000)
+        return EPOCH_MS + self.offset_ms + round(self.monotonic_s() * 1000)
 
     def monotonic_s(self) -> float:
         return self._clock.current_time()
@@ -134,6 +142,16 @@ class Bus:
         await trio.testing.wait_all_tasks_blocked()
         self.clock.jump(seconds)
         await trio.testing.wait_all_tasks_blocked()
+
+    def admin(self) -> AdminContext:
+        """What the operators' handlers work on."""
+        return AdminContext(
+            messaging=self.context,
+            rates=Rates(self.context.counters, self.context.clock),
+            version="",
+            boot_ms=0,
+            file_system=RealFileSystem(),
+        )
 
     def settle(self) -> None:
         """Wait until the store's threads have shown everything that was sent."""
@@ -265,8 +283,32 @@ def make_message(body: bytes = b"x", *, topic: str = "T", message_id: str = "id"
     return message
 
 
+def noted_threads(patch: pytest.MonkeyPatch, owner: type, method: str) -> set[int]:
+    """Note on which threads a method runs, in the set that is returned."""
+    original, threads = getattr(owner, method), set[int]()
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        threads.add(threading.get_ident())
+        return original(*arguments, **options)
+
+    patch.setattr(owner, method, noted)
+    return threads
+
+
+def copy_as_killed(directory: Path, copy: Path) -> None:
+    """Copy a store's files as `kill -9` would leave them now, while nothing is being written."""
+    shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.db-shm", "*.tmp"))
+
+
 @contextmanager
-def open_context(directory: Path, config: BrokerConfig) -> Iterator[MessagingContext]:
+def open_context(
+    directory: Path,
+    config: BrokerConfig,
+    handlers_clock: Clock,
+    *,
+    journal_bytes: int = JOURNAL_BYTES_MIN,
+    in_flight_max: int = IN_FLIGHT_MAX_DEFAULT,
+) -> Iterator[MessagingContext]:
     clock, file_system = SystemClock(), RealFileSystem()
     store_config = StoreConfig(
         log_file_bytes=config.log_file_bytes,
@@ -282,17 +324,20 @@ def open_context(directory: Path, config: BrokerConfig) -> Iterator[MessagingCon
             directory,
             clock=clock,
             file_system=file_system,
-            save_interval_ms=3_600_000,
-            journal_bytes=JOURNAL_BYTES_MIN,
+            save_interval_ms=NEVER_MS,
+            mirror_interval_ms=NEVER_MS,
+            journal_bytes=journal_bytes,
+            in_flight_max=in_flight_max,
         )
         progress.open()
         try:
+            progress.clamp(store.queue_end)
             yield MessagingContext(
                 store=store,
                 metadata=metadata,
                 progress=progress,
                 config=config,
-                clock=TrioClock(),
+                clock=handlers_clock,
             )
         finally:
             progress.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,24 @@ import trio.testing
 from commitbus.broker.config import BrokerConfig
 from commitbus.broker.messaging.methods import run_messaging
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from tests.broker.messaging.bus import Bus, make_message, open_context
+from tests.broker.messaging.bus import Bus, TrioClock, make_message, open_context
 
 Scenario = Callable[[Bus], Awaitable[None]]
+HANGS_S = 300.0
+
+
+@contextmanager
+def failing_instead_of_hanging() -> Iterator[None]:
+    """Bound the block in real time: on a clock that stands still no other limit ends a wait."""
+    token, scope = trio.lowlevel.current_trio_token(), trio.CancelScope()
+    timer = threading.Timer(HANGS_S, token.run_sync_soon, [scope.cancel])
+    timer.start()
+    try:
+        with scope:
+            yield
+    finally:
+        timer.cancel()
+    assert not scope.cancelled_caught, "it would have waited for ever"
 
 
 @pytest.fixture
@@ -37,14 +54,14 @@ def run(tmp_path: Path) -> Callable[..., None]:
         clock = trio.testing.MockClock()
 
         async def main() -> None:
-            with open_context(tmp_path / "store", config) as context:
+            with open_context(tmp_path / "store", config, TrioClock(clock)) as context:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(run_messaging, context)
                     bus = Bus(context, clock)
                     if context.metadata.topic("T") is None:
                         await bus.topic()
                         await bus.group()
-                    with trio.fail_after(3600 * 24):
+                    with failing_instead_of_hanging():
                         await scenario(bus)
                     nursery.cancel_scope.cancel()
 

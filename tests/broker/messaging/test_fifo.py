@@ -108,6 +108,26 @@ def test_an_acknowledgement_wakes_who_waits_for_the_queue(run: Run) -> None:
     run(scenario)
 
 
+def test_after_the_wall_clock_was_set_back_a_queue_is_free_as_soon_as_it_says(run: Run) -> None:
+    """Who waits for it noted another time: that of a message that is settled now."""
+
+    async def scenario(bus: Any) -> None:
+        await set_up(bus, b"0", b"1")
+        first = await receive(bus, invisible_s=60)
+        await nack(bus, first.handles[0], 5)
+        await bus.sleep(10)
+        # 0 is visible, and waits for 1.
+        async with waiting(bus) as results:
+            bus.context.clock.offset_ms = -7_000
+            await ack(bus, first.handles[1])
+            await bus.sleep(1.9)
+            assert not results
+            await bus.sleep(0.2)
+        assert (results[0].bodies, attempts(results[0])) == ([b"0"], [2])
+
+    run(scenario)
+
+
 def test_a_message_given_up_by_its_consumer_lets_the_queue_go_on(run: Run) -> None:
     """Forwarded to the dead letter queue is settled, too."""
 

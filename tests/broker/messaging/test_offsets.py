@@ -6,8 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
+from commitbus.broker.admin.groups import reset_group_offsets
+from commitbus.broker.rpc.proto import admin_v1_pb2 as admin_pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from tests.broker.messaging.pulls import pull
 
 Run = Callable[..., None]
 
@@ -66,6 +71,56 @@ def test_what_is_in_flight_is_forgotten(run: Run) -> None:
         assert await update(bus, 1) == pb.OK
         await bus.sleep(60)
         assert (await bus.receive()).bodies == [b"1"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("policy", "bodies"), [(pb.BEGINNING, [b"0", b"1", b"2"]), (pb.END, [b"2"])]
+)
+def test_a_new_group_that_pulls_begins_where_it_asks_for(
+    run: Run, policy: pb.QueryOffsetPolicy, bodies: list[bytes]
+) -> None:
+    """It has no offset until it says one; then a restart, or a receive, goes on there."""
+
+    async def begin(bus: Any) -> None:
+        await bus.send(b"0", b"1")
+        _, offset = await query(bus, policy)
+        await bus.send(b"2")
+        assert (await pull(bus, offset, group="New")).bodies == bodies
+        assert await committed(bus, group="New") == (pb.OFFSET_NOT_FOUND, 0)
+        assert await update(bus, 2, group="New") == pb.OK
+
+    async def go_on(bus: Any) -> None:
+        _, offset = await committed(bus, group="New")
+        assert (await pull(bus, offset, group="New")).bodies == [b"2"]
+        assert (await bus.receive(group="New")).bodies == [b"2"]
+
+    run(begin)
+    run(go_on)
+
+
+def test_who_pulls_goes_on_where_an_operator_has_reset_the_group_to(run: Run) -> None:
+    """As soon as it asks for its offset; who waits at the old one is not disturbed."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"0", b"1", b"2")
+        assert await update(bus, 3) == pb.OK
+        found: list[bytes] = []
+
+        async def wait() -> None:
+            found.extend((await pull(bus, 3)).bodies)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            request = admin_pb.ResetOffsetsRequest(group="G", topic="T", timestamp_ms=0)
+            await reset_group_offsets(bus.admin(), request)
+            assert await committed(bus) == (pb.OK, 0)
+            assert (await pull(bus, 0)).bodies == [b"0", b"1", b"2"]
+            assert found == []
+            await bus.send(b"3")
+        assert found == [b"3"]
 
     run(scenario)
 

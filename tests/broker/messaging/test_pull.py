@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, final
+from threading import get_ident
+from typing import Any
 
 import pytest
 import trio
@@ -22,63 +22,10 @@ from commitbus.broker.store import store_reader
 from commitbus.commitlog.errors import OffsetOutOfRangeError
 from commitbus.commitlog.record_format import encode_properties
 from commitbus.commitlog.types import Host, OutgoingMessage
+from tests.broker.messaging.bus import noted_threads
+from tests.broker.messaging.pulls import Pulled, pull, request_of
 
 Run = Callable[..., None]
-
-
-@final
-@dataclass
-class Pulled:
-    """The answer to one PullMessage."""
-
-    code: int = -1
-    messages: list[pb.Message] = field(default_factory=list)
-    next_offset: int | None = None
-    kinds: list[str | None] = field(default_factory=list)
-
-    @property
-    def bodies(self) -> list[bytes]:
-        return [message.body for message in self.messages]
-
-    async def take(self, *responses: Response) -> None:
-        for response in responses:
-            data = response if isinstance(response, bytes) else response.SerializeToString()
-            part = pb.PullMessageResponse.FromString(data)
-            kind = part.WhichOneof("content")
-            self.kinds.append(kind)
-            if kind == "status":
-                self.code = part.status.code
-            elif kind == "message":
-                self.messages.append(part.message)
-            else:
-                self.next_offset = part.next_offset
-
-
-def request_of(
-    offset: int = 0,
-    *,
-    group: str = "G",
-    topic: str = "T",
-    queue_id: int = 0,
-    batch: int = 32,
-    tags: str = "*",
-    sql: str | None = None,
-    polling_s: int = 5,
-) -> pb.PullMessageRequest:
-    request = pb.PullMessageRequest(offset=offset, batch_size=batch)
-    request.group.name, request.message_queue.topic.name = group, topic
-    request.message_queue.id = queue_id
-    request.filter_expression.type, request.filter_expression.expression = pb.TAG, tags
-    if sql is not None:
-        request.filter_expression.CopyFrom(pb.FilterExpression(type=pb.SQL, expression=sql))
-    request.long_polling_timeout.seconds = polling_s
-    return request
-
-
-async def pull(bus: Any, offset: int = 0, **changes: Any) -> Pulled:
-    pulled = Pulled()
-    await bus.stream("PullMessage", request_of(offset, **changes), pulled.take)
-    return pulled
 
 
 async def pull_all(bus: Any, **changes: Any) -> list[bytes]:
@@ -286,6 +233,23 @@ def test_a_topic_that_is_deleted_ends_the_wait(run: Run) -> None:
     run(scenario)
 
 
+def test_a_group_that_is_deleted_ends_the_wait(run: Run) -> None:
+    """Only its own."""
+
+    async def scenario(bus: Any) -> None:
+        async with trio.open_nursery() as nursery:
+            pulled, other = [await start(nursery, bus, group=group) for group in ("G", "H")]
+            await bus.context.metadata.delete_group("G")
+            bus.context.forget_group("G")
+            await trio.testing.wait_all_tasks_blocked()
+            assert (pulled.code, pulled.next_offset) == (pb.CONSUMER_GROUP_NOT_FOUND, 0)
+            assert other.code == -1
+            await bus.send(b"0")
+        assert other.bodies == [b"0"]
+
+    run(scenario)
+
+
 def test_a_client_that_goes_leaves_nothing_behind(run: Run) -> None:
     """Nobody is woken for it any more."""
 
@@ -394,6 +358,8 @@ def test_records_far_behind_are_read_on_another_thread(
     """They may have to come from the disk, and the trio thread does not wait for disks."""
     monkeypatch.setattr(pull_module, "HOT_BYTES", -1)
     monkeypatch.setattr(scan, "is_cached", lambda _: False)
+    reading = noted_threads(monkeypatch, pull_module.Pulling, "_encode")
+    looking = noted_threads(monkeypatch, scan.Scan, "_choose")
 
     async def scenario(bus: Any) -> None:
         await bus.send(b"1", colour="red")
@@ -402,6 +368,9 @@ def test_records_far_behind_are_read_on_another_thread(
         assert (await pull(bus, sql="colour = 'green'")).bodies == [b"2"]
 
     run(scenario)
+    assert reading
+    assert looking
+    assert get_ident() not in reading | looking
 
 
 def test_two_that_broadcast_to_themselves_see_everything(run: Run) -> None:

@@ -13,8 +13,8 @@ from commitbus.commitlog.types import QueueOffset
 class Counter:
     """A watcher, or a trio run, that counts how often it is woken."""
 
-    def __init__(self) -> None:
-        self.woken = 0
+    def __init__(self, group: str = "G") -> None:
+        self.group, self.woken = group, 0
 
     def wake(self) -> None:
         self.woken += 1
@@ -40,6 +40,17 @@ def test_a_queue_wakes_all_its_watchers_once() -> None:
         assert len(watch) == 1
 
     trio.run(main)
+
+
+def test_a_group_that_is_deleted_wakes_its_watchers_only() -> None:
+    """Of any queue."""
+    watch, others = QueueWatch(), Counter("H")
+    mine = [Counter(), Counter()]
+    for queue_id, watcher in ((0, mine[0]), (0, others), (1, mine[1])):
+        watch.add("T", queue_id, watcher)
+    watch.forget_group("G")
+    assert [watcher.woken for watcher in (*mine, others)] == [1, 1, 0]
+    assert len(watch) == 1
 
 
 def test_the_loop_is_not_woken_for_queues_that_nobody_watches() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rpc.call import Response
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.errors import OffsetOutOfRangeError
+from tests.broker.messaging.bus import noted_threads
 
 Run = Callable[..., None]
 
@@ -518,12 +520,15 @@ def test_records_far_behind_are_read_on_another_thread(
 ) -> None:
     """They may have to come from the disk, and the trio thread does not wait for disks."""
     monkeypatch.setattr(pop, "HOT_BYTES", -1)
+    threads = noted_threads(monkeypatch, pop.Batch, "_encode")
 
     async def scenario(bus: Any) -> None:
         await bus.send(b"1", b"2")
         assert (await bus.receive()).bodies == [b"1", b"2"]
 
     run(scenario)
+    assert threads
+    assert get_ident() not in threads
 
 
 def test_a_damaged_record_is_not_delivered_and_not_forgotten(

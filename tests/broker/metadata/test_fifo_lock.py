@@ -9,13 +9,11 @@ from hypothesis import strategies as st
 from commitbus.broker.metadata.fifo_lock import (
     client_of,
     free_entries,
-    may_unlock,
     names_attempt,
     next_free_ms,
     receiver_id,
     repeated_entries,
 )
-from commitbus.broker.metadata.groups import LockUnit
 from commitbus.broker.metadata.progress import InFlight
 
 NOW = 1_000
@@ -77,17 +75,12 @@ def test_repeated_is_the_same_receivers_part_with_nothing_of_others_before_it(
 
 
 @pytest.mark.parametrize(
-    ("until", "next_free", "unlocked"),
-    [([], None, True), ([NOW], None, True), ([0, NOW + 5, NOW + 2], NOW + 2, False)],
+    ("until", "next_free"), [([], None), ([NOW], None), ([0, NOW + 5, NOW + 2], NOW + 2)]
 )
-def test_a_queue_is_unlocked_when_nothing_is_out(
-    until: list[int], next_free: int | None, *, unlocked: bool
-) -> None:
+def test_time_sets_free_what_is_out_next(until: list[int], next_free: int | None) -> None:
     """What is visible already is nothing that time will change."""
     entries = [InFlight(n, 0, at, 1, "", auto_renew=False) for n, at in enumerate(until)]
     assert next_free_ms(entries, NOW) == next_free
-    assert may_unlock(LockUnit.QUEUE, entries, NOW) == unlocked
-    assert may_unlock(LockUnit.MESSAGE_GROUP, entries, NOW)
 
 
 @pytest.mark.parametrize("attempt_id", ["", "A", "with\0nul"])
