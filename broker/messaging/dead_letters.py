@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from commitbus.broker.messaging import properties as names
 from commitbus.broker.messaging.acks import find_delivery, settle
 from commitbus.broker.messaging.context import MessagingContext
@@ -13,6 +15,7 @@ from commitbus.broker.metadata.names import dead_letter_topic
 from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.commitlog.errors import MessageRefusedError
 from commitbus.commitlog.types import Record
 
 
@@ -52,17 +55,22 @@ async def bury(
         delivery_attempt: the last one.
 
     Raises:
+        MessageRefusedError: the copy breaks a limit of the store, and always will.
         StoreError: the copy could not be stored.
     """
     topic = dead_letter_topic(group)
     if context.metadata.topic(topic) is None:
         await context.metadata.add_topic(TopicConfig(topic, read_queue_nums=1, write_queue_nums=1))
-    properties = dict(record.properties)
     # A message that was buried before keeps the place that it came from first.
-    properties.setdefault(names.DEAD_LETTER_ORIGIN_TOPIC, record.topic)
-    properties.setdefault(names.DEAD_LETTER_ORIGIN_MESSAGE_ID, message_id(record))
-    result = context.store.put(
-        stored_again(record, topic, 0, properties, reconsume_times=delivery_attempt - 1)
-    )
+    origin = {
+        names.DEAD_LETTER_ORIGIN_TOPIC: record.topic,
+        names.DEAD_LETTER_ORIGIN_MESSAGE_ID: message_id(record),
+    }
+    copy = partial(stored_again, record, topic, 0, reconsume_times=delivery_attempt - 1)
+    try:
+        result = context.store.put(copy({**origin, **record.properties}))
+    except MessageRefusedError:
+        # There may be no room for it beside properties of nearly 32 KB.
+        result = context.store.put(copy(record.properties))
     await context.durability.wait(result.end_offset)
     context.counters.count_dead_letter(group, record.topic)

@@ -14,11 +14,11 @@ from typing import Final, NamedTuple, final
 
 import trio
 
+from commitbus.broker.filters.message_filter import MessageFilter
 from commitbus.broker.messaging import dead_letters, renewals
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.delivered import Delivered, encode_delivered, encode_run
 from commitbus.broker.messaging.errors import TooManyRequestsError
-from commitbus.broker.messaging.filters import MessageFilter
 from commitbus.broker.messaging.receipt_handle import handle_text, run_text
 from commitbus.broker.messaging.scan import Scan
 from commitbus.broker.metadata.errors import StateWriteError
@@ -26,7 +26,12 @@ from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.progress import InFlight, QueueProgress
 from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.store.store_reader import FetchedUnit, FetchResult
-from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError, StoreError
+from commitbus.commitlog.errors import (
+    CorruptRecordError,
+    MessageRefusedError,
+    OffsetOutOfRangeError,
+    StoreError,
+)
 from commitbus.commitlog.types import QueueOffset
 
 BATCH_MAX: Final = 32
@@ -384,12 +389,24 @@ class Batch:
 
     async def _bury(self, run: Run) -> None:
         """Move a message that was delivered too often to the dead letter queue."""
+        (unit,) = run.units
         try:
-            (unit,) = run.units
             record = self._context.store.read(unit.physical_offset)
             # The present attempt is the one that there is not any more.
             attempt = run.delivery_attempt - 1
             await dead_letters.bury(self._context, self.demand.group, record, attempt)
+        except MessageRefusedError as error:
+            # It would be every time, and a FIFO group would never go on: this line is its end.
+            _log.exception(
+                "dead letter refused",
+                extra={
+                    "group": self.demand.group,
+                    "topic": self.demand.topic,
+                    "queue_id": run.queue_id,
+                    "queue_offset": unit.queue_offset,
+                    "reason": str(error),
+                },
+            )
         except StoreError as error:
             # It stays in flight, and is tried again when it becomes visible.
             _log.exception("dead letter not stored", extra={"reason": str(error)})

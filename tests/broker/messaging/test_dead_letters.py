@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commitbus.broker.messaging import dead_letters
+from commitbus.broker.messaging.message_codec import to_outgoing
+from commitbus.broker.messaging.validate import check_message
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.errors import DiskFullError
+from commitbus.commitlog.record_format import MAX_PROPERTIES_BYTES
 from commitbus.commitlog.types import Host, OutgoingMessage
+from tests.broker.messaging.bus import PEER, copy_as_killed, make_message
 
 Run = Callable[..., None]
 
@@ -61,7 +68,9 @@ def test_forwarding_twice_moves_it_once(run: Run) -> None:
     run(scenario)
 
 
-def test_what_cannot_be_forwarded_stays(run: Run) -> None:
+def test_what_cannot_be_forwarded_stays(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Bad names, a bad handle, a full disk."""
 
     async def scenario(bus: Any) -> None:
@@ -70,7 +79,15 @@ def test_what_cannot_be_forwarded_stays(run: Run) -> None:
         assert await forward(bus, handle, topic="") == pb.ILLEGAL_TOPIC
         assert await forward(bus, handle, group="") == pb.ILLEGAL_CONSUMER_GROUP
         assert await forward(bus, "x") == pb.INVALID_RECEIPT_HANDLE
+
+        def fail(_: object) -> None:
+            raise DiskFullError(tmp_path, 1)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(bus.context.store, "put", fail)
+            assert await forward(bus, handle) == pb.INTERNAL_SERVER_ERROR
         assert bus.context.progress.get("G", "T", 0).committed_offset == 0
+        assert await forward(bus, handle) == pb.OK
 
     run(scenario)
 
@@ -132,6 +149,134 @@ def test_a_dead_letter_that_cannot_be_stored_stays_in_flight(
 
     run(scenario)
     assert "dead letter not stored" in caplog.text
+
+
+async def send_full(bus: Any, body: bytes, *, size: int, topic: str = "T") -> None:
+    """Send a message whose stored properties have exactly this many bytes."""
+    message = make_message(body, topic=topic)
+    if topic == "F":
+        message.system_properties.message_group = "g"
+    context = bus.context
+
+    def encoded() -> bytes:
+        checked = check_message(message, max_body_bytes=100, now_ms=bus.now_ms())
+        return to_outgoing(
+            checked, topic, 0, context.config.cluster_name, peer=PEER, now_ms=bus.now_ms()
+        ).properties
+
+    message.system_properties.trace_context = "t"
+    message.system_properties.trace_context = "t" * (size - len(encoded()) + 1)
+    assert len(encoded()) == size
+    response = await bus.unary("SendMessage", pb.SendMessageRequest(messages=[message]))
+    assert response.status.code == pb.OK, response.status.message
+    bus.settle()
+
+
+ORIGIN_BYTES = len("DLQ_ORIGIN_TOPIC=T;DLQ_ORIGIN_MESSAGE_ID=id;")
+
+
+@pytest.mark.parametrize("free_bytes", [0, ORIGIN_BYTES - 1, ORIGIN_BYTES])
+def test_a_message_that_is_full_of_properties_is_buried_all_the_same(
+    run: Run, free_bytes: int
+) -> None:
+    """Where there is no room for it, the dead letter does not say where it came from."""
+
+    async def scenario(bus: Any) -> None:
+        await send_full(bus, b"bad", size=MAX_PROPERTIES_BYTES - free_bytes)
+        (message,) = (await bus.receive()).messages
+        assert await forward(bus, message.system_properties.receipt_handle) == pb.OK
+        bus.settle()
+        (letter,) = (await bus.receive(topic="%DLQ%G", group="Undertaker")).messages
+        assert letter.body == b"bad"
+        assert letter.system_properties.trace_context == message.system_properties.trace_context
+        says_origin = letter.system_properties.HasField("dead_letter_queue")
+        assert says_origin == (free_bytes == ORIGIN_BYTES)
+
+    run(scenario)
+
+
+def test_a_fifo_group_gets_past_a_message_that_is_full_of_properties(run: Run) -> None:
+    """It becomes a dead letter, and the next one comes."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.topic("F", attributes={"message.type": "FIFO"})
+        await bus.group("O", consume_message_orderly=True, retry_max_times=0)
+        await send_full(bus, b"bad", size=MAX_PROPERTIES_BYTES, topic="F")
+        await send_full(bus, b"good", size=1000, topic="F")
+        assert (await bus.receive(topic="F", group="O", batch=1)).bodies == [b"bad"]
+        await bus.sleep(31)
+        assert (await bus.receive(topic="F", group="O")).bodies == [b"good"]
+        bus.settle()
+        assert (await bus.receive(topic="%DLQ%O")).bodies == [b"bad"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_dead_letter_that_can_never_be_stored_is_given_up(
+    run: Run, caplog: pytest.LogCaptureFixture, *, orderly: bool
+) -> None:
+    """The log says which message it was; the group goes on."""
+
+    async def before(bus: Any) -> None:
+        await bus.send(b"x" * 60_000, b"good")
+
+    async def after(bus: Any) -> None:
+        await bus.group("Once", retry_max_times=0, consume_message_orderly=orderly)
+        assert len((await bus.receive(group="Once", batch=1, invisible_s=1)).messages) == 1
+        await bus.sleep(1.5)
+        assert (await bus.receive(group="Once")).bodies == [b"good"]
+        assert bus.context.progress.get("Once", "T", 0).committed_offset == 1
+        bus.settle()
+        assert bus.context.store.max_offset("%DLQ%Once", 0) == 0
+
+    run(before)
+    # An operator allows less than before.
+    run(after, max_body_bytes=50_000)
+    (record,) = [record for record in caplog.records if record.msg == "dead letter refused"]
+    assert vars(record).items() >= {
+        "group": "Once", "topic": "T", "queue_id": 0, "queue_offset": 0,
+    }.items()  # fmt: skip
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_kill_before_a_dead_letter_is_acknowledged_loses_nothing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, orderly: bool, is_stored: bool
+) -> None:
+    """Stored or not: it lies in the dead letter queue, perhaps twice, and the group goes on."""
+    store, killed = tmp_path / "store", tmp_path / "killed"
+    bury = dead_letters.bury
+
+    async def bury_and_be_killed(*arguments: Any) -> None:
+        if not is_stored:
+            copy_as_killed(store, killed)
+        await bury(*arguments)
+        if is_stored:
+            copy_as_killed(store, killed)
+
+    async def before(bus: Any) -> None:
+        await bus.group("Once", retry_max_times=0, consume_message_orderly=orderly)
+        await bus.send(b"bad", b"good")
+        assert (await bus.receive(group="Once", batch=1)).bodies == [b"bad"]
+        await bus.sleep(31)
+        with monkeypatch.context() as patch:
+            patch.setattr(dead_letters, "bury", bury_and_be_killed)
+            await bus.receive(group="Once")
+
+    async def after(bus: Any) -> None:
+        # Time begins anew with each run.
+        await bus.sleep(3600)
+        assert (await bus.receive(group="Once")).bodies == [b"good"]
+        bus.settle()
+        buried = (await bus.receive(topic="%DLQ%Once", group="Undertaker")).bodies
+        assert buried in ([b"bad"], [b"bad"] * (1 + is_stored))
+        assert bus.context.progress.get("Once", "T", 0).committed_offset == 1
+
+    run(before)
+    shutil.rmtree(store)
+    killed.rename(store)
+    run(after)
 
 
 def test_a_message_with_properties_that_cannot_be_stored_again_is_buried_all_the_same(
