@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -13,11 +14,9 @@ from commitbus.broker.messaging.errors import RequestError
 from commitbus.broker.messaging.status import status_of
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rpc.call import Call, RpcError, StatusCode
-from commitbus.broker.rpc.method import Method, MethodKind
+from commitbus.broker.rpc.method import Method, UnaryHandler, unary_methods
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.commitlog.errors import StoreError
-
-_SERVICE: Final = "/commitbus.admin.v1.Admin/"
 
 _REFUSALS: Final = {
     403: StatusCode.FAILED_PRECONDITION,
@@ -29,56 +28,41 @@ _REFUSALS: Final = {
 
 Handler = Callable[[AdminContext, Any], Awaitable[Message]]
 
-_HANDLERS: Final[Sequence[tuple[str, type[Message], type[Message], Handler]]] = (
-    ("PutTopic", pb.PutTopicRequest, pb.Topic, topics.put_topic),
-    ("DeleteTopic", pb.DeleteTopicRequest, pb.DeleteTopicResponse, topics.delete_topic),
-    ("ListTopics", pb.ListTopicsRequest, pb.ListTopicsResponse, topics.list_topics),
-    ("GetTopicStatus", pb.GetTopicStatusRequest, pb.TopicStatus, topics.get_topic_status),
-    ("PutGroup", pb.PutGroupRequest, pb.Group, groups.put_group),
-    ("DeleteGroup", pb.DeleteGroupRequest, pb.DeleteGroupResponse, groups.delete_group),
-    ("ListGroups", pb.ListGroupsRequest, pb.ListGroupsResponse, groups.list_groups),
-    (
-        "GetConsumerProgress",
-        pb.GetConsumerProgressRequest,
-        pb.ConsumerProgress,
-        groups.get_consumer_progress,
-    ),
-    ("ResetOffsets", pb.ResetOffsetsRequest, pb.ResetOffsetsResponse, groups.reset_group_offsets),
-    ("ListProducers", pb.ListProducersRequest, pb.ListProducersResponse, groups.list_producers),
-    ("GetBroker", pb.GetBrokerRequest, pb.Broker, cluster.get_broker),
-    ("SealSegment", pb.SealSegmentRequest, pb.SealSegmentResponse, cluster.seal_segment),
-    ("QueryMessages", pb.QueryMessagesRequest, pb.QueryMessagesResponse, messages.query_messages),
-    ("GetMessage", pb.GetMessageRequest, pb.GetMessageResponse, messages.get_message),
-    ("SendMessage", pb.SendMessageRequest, pb.SendMessageResponse, messages.send_message),
-    (
-        "SendBackDeadLetters",
-        pb.SendBackDeadLettersRequest,
-        pb.SendBackDeadLettersResponse,
-        dead_letters.send_back_dead_letters,
-    ),
-)
+_HANDLERS: Final[Mapping[str, Handler]] = {
+    "PutTopic": topics.put_topic,
+    "DeleteTopic": topics.delete_topic,
+    "ListTopics": topics.list_topics,
+    "GetTopicStatus": topics.get_topic_status,
+    "PutGroup": groups.put_group,
+    "DeleteGroup": groups.delete_group,
+    "ListGroups": groups.list_groups,
+    "GetConsumerProgress": groups.get_consumer_progress,
+    "ResetOffsets": groups.reset_group_offsets,
+    "ListProducers": groups.list_producers,
+    "GetBroker": cluster.get_broker,
+    "SealSegment": cluster.seal_segment,
+    "QueryMessages": messages.query_messages,
+    "GetMessage": messages.get_message,
+    "SendMessage": messages.send_message,
+    "SendBackDeadLetters": dead_letters.send_back_dead_letters,
+}
 
 
 def admin_methods(context: AdminContext) -> list[Method]:
     """Return the methods of the admin service."""
-    return [
-        Method(
-            path=_SERVICE + name,
-            kind=MethodKind.UNARY,
-            request_type=request_type,
-            response_type=response_type,
-            handler=_answering(context, handler),
-        )
-        for name, request_type, response_type, handler in _HANDLERS
-    ]
+    return unary_methods(
+        pb.DESCRIPTOR.services_by_name["Admin"],
+        {name: partial(handler, context) for name, handler in _HANDLERS.items()},
+        _answering,
+    )
 
 
 def _answering(
-    context: AdminContext, handler: Handler
-) -> Callable[[Any, Call], Awaitable[Message]]:
+    handler: Callable[[Any], Awaitable[Message]], _response_type: type[Message]
+) -> UnaryHandler:
     async def answer(request: Message, _call: Call) -> Message:
         try:
-            return await handler(context, request)
+            return await handler(request)
         except RequestError as error:
             status = status_of(error)
             code = _REFUSALS.get(status.code // 100, StatusCode.INVALID_ARGUMENT)

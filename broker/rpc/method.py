@@ -9,13 +9,15 @@ is logged once, and the client learns nothing of it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, final
+from typing import Any, TypeVar, final
 
+from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from commitbus.broker.rpc.call import Call, Response, Send
 from commitbus.broker.rpc.defaults import REQUEST_BYTES_MAX
@@ -102,6 +104,7 @@ ServerStreamHandler = Callable[[Any, Call, Send], Parked | Awaitable[Parked | No
 ClientStreamHandler = Callable[[AsyncIterator[Any], Call], Awaitable[Response]]
 BidiHandler = Callable[[AsyncIterator[Any], Call, Send], Awaitable[None]]
 Handler = UnaryHandler | ServerStreamHandler | ClientStreamHandler | BidiHandler
+_H = TypeVar("_H")
 
 
 @final
@@ -128,3 +131,34 @@ class Method:
     def service(self) -> str:
         """Return the full name of the service that the method belongs to."""
         return self.path.split("/")[1]
+
+
+def unary_methods(
+    service: ServiceDescriptor,
+    handlers: Mapping[str, _H],
+    answering: Callable[[_H, type[Message]], Handler],
+    request_bytes_max: Mapping[str, int] | None = None,
+) -> list[Method]:
+    """Return the methods of a service, whose messages the .proto file knows.
+
+    Args:
+        service: from the generated module.
+        handlers: by the names of the RPCs, which are all unary.
+        answering: makes of a handler, and the type of its responses, what a transport calls.
+        request_bytes_max: by RPC, where it is not the usual limit.
+    """
+    methods = []
+    for name, handler in handlers.items():
+        rpc = service.methods_by_name[name]
+        response_type = GetMessageClass(rpc.output_type)
+        methods.append(
+            Method(
+                path=f"/{service.full_name}/{name}",
+                kind=MethodKind.UNARY,
+                request_type=GetMessageClass(rpc.input_type),
+                response_type=response_type,
+                handler=answering(handler, response_type),
+                max_request_bytes=(request_bytes_max or {}).get(name, REQUEST_BYTES_MAX),
+            )
+        )
+    return methods
