@@ -14,6 +14,7 @@ from tests.broker.matrix import (  # noqa: F401 - see above
     receives,
     routes,
     sends,
+    storing,
 )
 from tests.broker.matrix.registry import CELLS, UNSERVED
 

@@ -7,7 +7,6 @@ from typing import Any
 from commitbus.broker.bulk import producers, validate
 from commitbus.broker.bulk.frames import checksum, encode_frames
 from commitbus.broker.bulk.paths import APPEND, FETCH
-from commitbus.broker.messaging import durability
 from commitbus.broker.metadata.topics import MESSAGE_TYPE_ATTRIBUTE
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
@@ -18,7 +17,7 @@ from commitbus.commitlog.errors import (
 )
 from commitbus.commitlog.record_format import encode_properties
 from tests.broker.matrix.registry import cell, cells
-from tests.broker.matrix.stage import DISK_FULL, NOT_SAVED, Stage
+from tests.broker.matrix.stage import NOT_SAVED, Stage
 
 BOTH = (APPEND, FETCH)
 PRODUCER = bytes(16)
@@ -41,7 +40,7 @@ def batch_of(
     return pb.AppendRequest(batch=pb.AppendBatch(**{**batch, **changes}))
 
 
-@cell(APPEND, StatusCode.OK)
+@cell(APPEND, StatusCode.OK, changes=("log",))
 async def batch_stored(_stage: Stage) -> list[pb.AppendRequest]:
     """The request is granted."""
     return appending(batch_of(), producer_id=PRODUCER)
@@ -139,13 +138,6 @@ async def no_such_queue(_stage: Stage) -> list[pb.AppendRequest]:
     return appending(batch_of(queue_id=1))
 
 
-@cell(APPEND, StatusCode.PERMISSION_DENIED)
-async def topic_is_read_only(stage: Stage) -> list[pb.AppendRequest]:
-    """The topic has no queue that may be written to."""
-    await stage.bus.topic(perm=4)
-    return appending(batch_of())
-
-
 @cell(APPEND, StatusCode.FAILED_PRECONDITION)
 async def topic_of_another_type(stage: Stage) -> list[pb.AppendRequest]:
     """The topic takes messages of another type than NORMAL."""
@@ -174,13 +166,6 @@ async def taken_over(stage: Stage) -> list[pb.AppendRequest]:
     return appending(batch_of(), producer_id=PRODUCER)
 
 
-@cell(APPEND, StatusCode.RESOURCE_EXHAUSTED)
-async def too_many_wait_for_the_disk(stage: Stage) -> list[pb.AppendRequest]:
-    """Too many batches wait for the disk already."""
-    stage.patch.setattr(durability, "WAITING_MAX", 0)
-    return appending(batch_of())
-
-
 @cell(APPEND, StatusCode.RESOURCE_EXHAUSTED, settings={"auto_create_topics": True})
 async def one_topic_too_many(stage: Stage) -> list[pb.AppendRequest]:
     """A topic would have to be created, and clients have created too many."""
@@ -188,21 +173,7 @@ async def one_topic_too_many(stage: Stage) -> list[pb.AppendRequest]:
     return appending(topic="New")
 
 
-@cell(APPEND, StatusCode.RESOURCE_EXHAUSTED)
-async def disk_is_full(stage: Stage) -> list[pb.AppendRequest]:
-    """The disk has no room, or is fuller than messages may make it."""
-    stage.fails(stage.context.store, "put_framed", DISK_FULL)
-    return appending(batch_of())
-
-
-@cell(APPEND, StatusCode.UNAVAILABLE)
-async def store_takes_no_more(stage: Stage) -> list[pb.AppendRequest]:
-    """The store is closed or read-only, because a flush failed before."""
-    stage.fails(stage.context.store, "put_framed", StoreReadOnlyError("a flush failed"))
-    return appending(batch_of())
-
-
-@cell(APPEND, StatusCode.UNAVAILABLE)
+@cell(APPEND, StatusCode.UNAVAILABLE, changes=("log",))
 async def flush_failed(stage: Stage) -> list[pb.AppendRequest]:
     """The flush that a batch waited for failed; whether it survives is unknown."""
     stage.flush_fails()

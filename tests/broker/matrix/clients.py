@@ -25,7 +25,7 @@ def subscription(group: str, expression: str = "*") -> list[pb.TelemetryCommand]
     return [command]
 
 
-@cell(TELEMETRY, pb.OK)
+@cell(TELEMETRY, pb.OK, changes=("clients",))
 async def settings_merged(_stage: Stage) -> list[pb.TelemetryCommand]:
     """The request is granted."""
     return subscription("G", "a > 1")
@@ -91,13 +91,13 @@ async def settings_not_saved(stage: Stage) -> list[pb.TelemetryCommand]:
     return subscription("New", "a > 1")
 
 
-@cell(HEARTBEAT, pb.OK)
+@cell(HEARTBEAT, pb.OK, changes=("clients",))
 async def heartbeat(_stage: Stage) -> pb.HeartbeatRequest:
     """The request is granted."""
     return pb.HeartbeatRequest(client_type=pb.SIMPLE_CONSUMER, group=pb.Resource(name="G"))
 
 
-@cell(TERMINATION, pb.OK)
+@cell(TERMINATION, pb.OK, changes=("clients",))
 async def goodbye(stage: Stage) -> pb.NotifyClientTerminationRequest:
     """The request is granted."""
     await stage.bus.unary("Heartbeat", await heartbeat(stage))

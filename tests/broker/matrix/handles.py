@@ -29,7 +29,7 @@ def named(request: Any) -> Any:
     return request.entries[0] if isinstance(request, pb.AckMessageRequest) else request
 
 
-@cell(ACK, pb.OK)
+@cell(ACK, pb.OK, changes=("progress",))
 async def acknowledged(stage: Stage) -> pb.AckMessageRequest:
     """The request is granted."""
     request = pb.AckMessageRequest(topic=pb.Resource(name="T"), group=pb.Resource(name="G"))
@@ -37,7 +37,7 @@ async def acknowledged(stage: Stage) -> pb.AckMessageRequest:
     return request
 
 
-@cell(CHANGE, pb.OK)
+@cell(CHANGE, pb.OK, changes=("progress",))
 async def changed(stage: Stage) -> pb.ChangeInvisibleDurationRequest:
     """The request is granted."""
     request = pb.ChangeInvisibleDurationRequest(receipt_handle=await delivered(stage))
@@ -46,7 +46,7 @@ async def changed(stage: Stage) -> pb.ChangeInvisibleDurationRequest:
     return request
 
 
-@cell(FORWARD, pb.OK)
+@cell(FORWARD, pb.OK, changes=("log", "topics", "progress"))
 async def forwarded(stage: Stage) -> pb.ForwardMessageToDeadLetterQueueRequest:
     """The request is granted."""
     request = pb.ForwardMessageToDeadLetterQueueRequest(receipt_handle=await delivered(stage))
@@ -54,7 +54,7 @@ async def forwarded(stage: Stage) -> pb.ForwardMessageToDeadLetterQueueRequest:
     return request
 
 
-@cell(ACK, pb.MULTIPLE_RESULTS)
+@cell(ACK, pb.MULTIPLE_RESULTS, changes=("progress",))
 async def different_results(stage: Stage) -> pb.AckMessageRequest:
     """The entries have different results: each has its own status."""
     request = await acknowledged(stage)
@@ -176,7 +176,7 @@ async def change_not_saved(stage: Stage) -> pb.ChangeInvisibleDurationRequest:
     return request
 
 
-@cell(FORWARD, pb.INTERNAL_SERVER_ERROR)
+@cell(FORWARD, pb.INTERNAL_SERVER_ERROR, changes=("topics",))
 async def dead_letter_not_stored(stage: Stage) -> pb.ForwardMessageToDeadLetterQueueRequest:
     """The copy could not be stored; the message stays where it is."""
     request = await forwarded(stage)

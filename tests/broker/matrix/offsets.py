@@ -13,10 +13,11 @@ GET = MESSAGING + "GetOffset"
 QUERY = MESSAGING + "QueryOffset"
 
 
-@cell(UPDATE, pb.OK)
-async def updated(_stage: Stage) -> pb.UpdateOffsetRequest:
+@cell(UPDATE, pb.OK, changes=("progress",))
+async def updated(stage: Stage) -> pb.UpdateOffsetRequest:
     """The request is granted."""
-    request = pb.UpdateOffsetRequest(group=pb.Resource(name="G"), offset=0)
+    await stage.bus.send(b"a")
+    request = pb.UpdateOffsetRequest(group=pb.Resource(name="G"), offset=1)
     request.message_queue.topic.name = "T"
     return request
 
@@ -31,8 +32,9 @@ async def got(stage: Stage) -> pb.GetOffsetRequest:
 
 
 @cell(QUERY, pb.OK)
-async def queried(_stage: Stage) -> pb.QueryOffsetRequest:
+async def queried(stage: Stage) -> pb.QueryOffsetRequest:
     """The request is granted."""
+    await stage.bus.send(b"a")
     request = pb.QueryOffsetRequest(query_offset_policy=pb.END)
     request.message_queue.topic.name = "T"
     return request
@@ -50,7 +52,7 @@ async def group_unknown(stage: Stage) -> Any:
 async def offset_behind_the_end(stage: Stage) -> Any:
     """The queue has no such offset, and will not give it to its next message."""
     request = await good_request(stage, UPDATE)
-    request.offset = 1
+    request.offset = 2
     return request
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from commitbus.broker.messaging import durability
 from commitbus.broker.metadata.topics import MESSAGE_TYPE_ATTRIBUTE
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
+from commitbus.broker.store.store_reader import END_OF_TIME_MS
 from commitbus.commitlog.errors import StoreReadOnlyError
 from tests.broker.matrix.handles import forwarded
 from tests.broker.matrix.receives import QUICKLY
 from tests.broker.matrix.registry import ADMIN, cell, cells, good_request
-from tests.broker.matrix.stage import DISK_FULL, NOT_SAVED, Stage
+from tests.broker.matrix.stage import NOT_SAVED, Stage
+from tests.broker.messaging.bus import make_message
 
 PUT_TOPIC, DELETE_TOPIC = ADMIN + "PutTopic", ADMIN + "DeleteTopic"
 LIST_TOPICS, TOPIC_STATUS = ADMIN + "ListTopics", ADMIN + "GetTopicStatus"
@@ -24,11 +26,11 @@ QUERY, GET, SEND = ADMIN + "QueryMessages", ADMIN + "GetMessage", ADMIN + "SendM
 SEND_BACK = ADMIN + "SendBackDeadLetters"
 
 GOOD = {
-    PUT_TOPIC: pb.PutTopicRequest(name="T"),
+    PUT_TOPIC: pb.PutTopicRequest(name="T", perm=4),
     DELETE_TOPIC: pb.DeleteTopicRequest(name="T"),
     LIST_TOPICS: pb.ListTopicsRequest(),
     TOPIC_STATUS: pb.GetTopicStatusRequest(topic="T"),
-    PUT_GROUP: pb.PutGroupRequest(name="G"),
+    PUT_GROUP: pb.PutGroupRequest(name="G", retry_max_times=3),
     DELETE_GROUP: pb.DeleteGroupRequest(name="G"),
     LIST_GROUPS: pb.ListGroupsRequest(),
     PROGRESS: pb.GetConsumerProgressRequest(group="G", topic="T"),
@@ -36,10 +38,20 @@ GOOD = {
     PRODUCERS: pb.ListProducersRequest(topic="T"),
     BROKER: pb.GetBrokerRequest(),
     SEAL: pb.SealSegmentRequest(),
-    QUERY: pb.QueryMessagesRequest(topic="T", key="k", max_count=1),
+    QUERY: pb.QueryMessagesRequest(topic="T", key="k", max_count=1, end_ms=END_OF_TIME_MS),
     GET: pb.GetMessageRequest(place=pb.GetMessageRequest.QueuePlace(topic="T")),
     SEND: pb.SendMessageRequest(topic="T", body=b"a"),
     SEND_BACK: pb.SendBackDeadLettersRequest(group="G", from_offset=0),
+}
+CHANGES = {
+    PUT_TOPIC: ("topics",),
+    DELETE_TOPIC: ("topics", "progress"),
+    PUT_GROUP: ("groups",),
+    DELETE_GROUP: ("groups", "progress"),
+    RESET: ("progress",),
+    SEAL: ("log",),
+    SEND: ("log",),
+    SEND_BACK: ("log",),
 }
 CHANGED = {
     PUT_TOPIC: "put_topic",
@@ -51,10 +63,15 @@ CHANGED = {
 
 
 # GetBroker looks at the disk of the store that the configuration names.
-@cells(GOOD, StatusCode.OK, settings={"store_directory": "."})
+@cells(GOOD, StatusCode.OK, CHANGES, settings={"store_directory": "."})
 async def granted(stage: Stage, path: str) -> Any:
     """The request is granted."""
     await stage.bus.unary("ForwardMessageToDeadLetterQueue", await forwarded(stage))
+    message = make_message()
+    message.system_properties.keys.append("k")
+    await stage.bus.unary("SendMessage", v2.SendMessageRequest(messages=[message]))
+    settings = v2.Settings(publishing=v2.Publishing(topics=[v2.Resource(name="T")]))
+    await stage.bus.telemetry(v2.TelemetryCommand(settings=settings))
     stage.bus.settle()
     request = type(GOOD[path])()
     request.CopyFrom(GOOD[path])
@@ -239,28 +256,4 @@ async def store_takes_no_more(stage: Stage) -> Any:
     """The store is closed or read-only, because a flush failed before."""
     request = await good_request(stage, SEAL)
     stage.fails(stage.context.store, "seal_segment", StoreReadOnlyError("a flush failed"))
-    return request
-
-
-@cells((SEND, SEND_BACK), StatusCode.FAILED_PRECONDITION)
-async def not_stored(stage: Stage, path: str) -> Any:
-    """The store cannot take the message: its disk is full, or a flush failed before."""
-    request = await good_request(stage, path)
-    stage.fails(stage.context.store, "put", DISK_FULL)
-    return request
-
-
-@cell(SEND, StatusCode.FAILED_PRECONDITION)
-async def topic_is_read_only(stage: Stage) -> Any:
-    """The topic has no queue that may be written to."""
-    request = await good_request(stage, SEND)
-    await stage.bus.topic(perm=4)
-    return request
-
-
-@cell(SEND, StatusCode.RESOURCE_EXHAUSTED)
-async def too_many_wait_for_the_disk(stage: Stage) -> Any:
-    """Too many messages wait for the disk already."""
-    request = await good_request(stage, SEND)
-    stage.patch.setattr(durability, "WAITING_MAX", 0)
     return request

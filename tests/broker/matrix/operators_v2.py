@@ -7,13 +7,12 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from commitbus.broker.messaging import durability
 from commitbus.broker.metadata.topics import MESSAGE_TYPE_ATTRIBUTE
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from tests.broker.matrix.receives import QUICKLY
 from tests.broker.matrix.registry import ADMIN_V2, cell, cells, good_request
-from tests.broker.matrix.stage import DISK_FULL, NOT_SAVED, Stage
+from tests.broker.matrix.stage import NOT_SAVED, Stage
 from tests.broker.messaging.bus import EPOCH_MS, make_message
 
 LOG_LEVEL, STATS = ADMIN_V2 + "ChangeLogLevel", ADMIN_V2 + "GetProxyRuntimeStats"
@@ -45,6 +44,7 @@ GOOD: dict[str, Message] = {
     VERIFY: pb.VerifyMessageRequest(topic=T, group=G, client_id="consumer", message_id=MESSAGE_ID),
     RUNNING: pb.GetConsumerRunningInfoRequest(group=G, client_id="consumer"),
 }
+CHANGES = {UNSUBSCRIBE: ("progress",), RESET: ("progress",), SEND: ("log",)}
 ASK_CLIENT = (STACKS, VERIFY)
 NAME_TOPIC = tuple(path for path in GOOD if path not in (STATS, STACKS, RUNNING))
 NAME_GROUP = tuple(path for path in GOOD if path not in (STATS, TOPIC_STATUS, ROUTE, QUERY, SEND))
@@ -57,15 +57,26 @@ async def connect(stage: Stage, code: pb.Code | None) -> None:
     client: Any = stage.context.clients.get("consumer")
 
     async def send(command: Any) -> None:
-        nonce = getattr(command, command.WhichOneof("command")).nonce
+        kind = command.WhichOneof("command")
+        stage.told.add(kind)
+        nonce = getattr(command, kind).nonce
         answer = pb.TelemetryCommand(status=pb.Status(code=code))
+        answer.thread_stack_trace.thread_stack_trace = "main: asleep"
         if code is not None:
             stage.context.questions.answered(client, nonce, answer)
 
     client.send = send
 
 
-@cells(GOOD, pb.OK)
+async def subscribe(stage: Stage) -> None:
+    """Have a client of the group say that it consumes the topic."""
+    command = pb.TelemetryCommand(settings=pb.Settings(client_type=pb.PUSH_CONSUMER))
+    command.settings.subscription.group.name = "G"
+    command.settings.subscription.subscriptions.add(topic=T)
+    await stage.bus.telemetry(command)
+
+
+@cells(GOOD, pb.OK, CHANGES)
 async def granted(stage: Stage, path: str) -> Any:
     """The request is granted."""
     await connect(stage, pb.OK)
@@ -73,6 +84,8 @@ async def granted(stage: Stage, path: str) -> Any:
     await stage.bus.unary("SendMessage", pb.SendMessageRequest(messages=[message]))
     stage.bus.settle()
     await stage.bus.receive()
+    if path == SUBSCRIPTIONS_OF_CLIENTS:
+        await subscribe(stage)
     request: Any = type(GOOD[path])()
     request.CopyFrom(GOOD[path])
     if path == RESET:
@@ -87,43 +100,37 @@ async def level_changed(stage: Stage) -> pb.ChangeLogLevelRequest:
     return pb.ChangeLogLevelRequest(level=pb.ChangeLogLevelRequest.INFO)
 
 
-def rename(request: Any, field: str, name: str) -> None:
-    """Change the topic or the group that a request names."""
+async def renamed(stage: Stage, path: str, field: str, name: str) -> Any:
+    """Return a request that names another topic or group."""
+    request = await good_request(stage, path)
     several = request.topics if field == "topic" and hasattr(request, "topics") else []
     for resource in several or [getattr(request, field)]:
         resource.name = name
+    return request
 
 
 @cells(NAME_TOPIC, pb.ILLEGAL_TOPIC)
 async def illegal_topic(stage: Stage, path: str) -> Any:
     """The topic's name is illegal, or one of the system's own."""
-    request = await good_request(stage, path)
-    rename(request, "topic", "no/topic")
-    return request
+    return await renamed(stage, path, "topic", "no/topic")
 
 
 @cells(NAME_TOPIC, pb.TOPIC_NOT_FOUND)
 async def unknown_topic(stage: Stage, path: str) -> Any:
     """There is no such topic."""
-    request = await good_request(stage, path)
-    rename(request, "topic", "Nowhere")
-    return request
+    return await renamed(stage, path, "topic", "Nowhere")
 
 
 @cells(NAME_GROUP, pb.ILLEGAL_CONSUMER_GROUP)
 async def illegal_group(stage: Stage, path: str) -> Any:
     """The group's name is illegal."""
-    request = await good_request(stage, path)
-    rename(request, "group", "no/group")
-    return request
+    return await renamed(stage, path, "group", "no/group")
 
 
 @cells(NAME_GROUP, pb.CONSUMER_GROUP_NOT_FOUND)
 async def unknown_group(stage: Stage, path: str) -> Any:
     """There is no such group."""
-    request = await good_request(stage, path)
-    rename(request, "group", "Nobody")
-    return request
+    return await renamed(stage, path, "group", "Nobody")
 
 
 @cells((SUBSCRIPTIONS, SUBSCRIPTIONS_OF_CLIENTS), pb.BAD_REQUEST)
@@ -135,10 +142,7 @@ async def nothing_named(_stage: Stage, path: str) -> Any:
 @cell(UNSUBSCRIBE, pb.PRECONDITION_FAILED)
 async def still_consuming(stage: Stage) -> Any:
     """A client of the group says that it consumes the topic."""
-    command = pb.TelemetryCommand(settings=pb.Settings(client_type=pb.PUSH_CONSUMER))
-    command.settings.subscription.group.name = "G"
-    command.settings.subscription.subscriptions.add(topic=T)
-    await stage.bus.telemetry(command)
+    await subscribe(stage)
     return await good_request(stage, UNSUBSCRIBE)
 
 
@@ -296,28 +300,4 @@ async def other_type(stage: Stage) -> Any:
     await stage.bus.topic("Fifo", attributes={MESSAGE_TYPE_ATTRIBUTE: "FIFO"})
     request = await good_request(stage, SEND)
     request.topic.name = "Fifo"
-    return request
-
-
-@cell(SEND, pb.FORBIDDEN)
-async def topic_is_read_only(stage: Stage) -> Any:
-    """The topic has no queue that may be written to."""
-    request = await good_request(stage, SEND)
-    await stage.bus.topic(perm=4)
-    return request
-
-
-@cell(SEND, pb.TOO_MANY_REQUESTS)
-async def too_many_wait_for_the_disk(stage: Stage) -> Any:
-    """Too many messages wait for the disk already."""
-    request = await good_request(stage, SEND)
-    stage.patch.setattr(durability, "WAITING_MAX", 0)
-    return request
-
-
-@cell(SEND, pb.INTERNAL_SERVER_ERROR)
-async def disk_is_full(stage: Stage) -> Any:
-    """The store cannot take the message: its disk is full, or a flush failed before."""
-    request = await good_request(stage, SEND)
-    stage.fails(stage.context.store, "put", DISK_FULL)
     return request

@@ -23,7 +23,7 @@ QUICKLY = 1000
 """Seconds of the broker's time in one of ours, for scenarios that wait for the end of a wait."""
 
 
-@cell(RECEIVE, pb.OK)
+@cell(RECEIVE, pb.OK, changes=("progress",))
 async def messages_received(stage: Stage) -> pb.ReceiveMessageRequest:
     """The request is granted."""
     await stage.bus.send(b"a")
@@ -108,7 +108,7 @@ async def group_may_not_consume(stage: Stage, path: str) -> Any:
     return await good_request(stage, path)
 
 
-@cells(BOTH, pb.CONSUMER_GROUP_NOT_FOUND)
+@cells(BOTH, pb.CONSUMER_GROUP_NOT_FOUND, dict.fromkeys(BOTH, ("groups", "log")))
 async def group_deleted(stage: Stage, path: str) -> Any:
     """The group was deleted while the call waited."""
     request = await nothing_new(stage, path)
@@ -155,7 +155,7 @@ async def slow_readers(stage: Stage, path: str) -> Any:
     return await good_request(stage, path)
 
 
-@cells(BOTH, StatusCode.DEADLINE_EXCEEDED)
+@cells(BOTH, StatusCode.DEADLINE_EXCEEDED, {RECEIVE: ("progress",)})
 async def slow_reader(stage: Stage, path: str) -> Any:
     """The client takes longer than a minute to read the messages."""
     request = await good_request(stage, path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar, final
@@ -31,6 +31,8 @@ class Cell:
     """A code of the protocol, or a `StatusCode` of gRPC."""
     when: str
     scenario: Scenario
+    changes: tuple[str, ...] = ()
+    """Which parts of `Stage.state` are others afterwards. That of the clients is, of any call."""
     headers: dict[str, str] = field(default_factory=dict)
     """Of the call, instead of those that every client sends."""
     deadline_s: float | None = None
@@ -90,7 +92,12 @@ def cell(path: str, code: int, **options: Any) -> Callable[[S], S]:
     return register
 
 
-def cells(paths: Iterable[str], code: int, **options: Any) -> Callable[[T], T]:
+def cells(
+    paths: Iterable[str],
+    code: int,
+    changes: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    **options: Any,
+) -> Callable[[T], T]:
     """Register a cell for each of several RPCs; the scenario is told which one it is."""
 
     def register(scenario: T) -> T:
@@ -100,7 +107,7 @@ def cells(paths: Iterable[str], code: int, **options: Any) -> Callable[[T], T]:
                 return await scenario(stage, path)
 
             of_path.__doc__, of_path.__name__ = scenario.__doc__, scenario.__name__
-            cell(path, code, **options)(of_path)
+            cell(path, code, changes=changes.get(path, ()), **options)(of_path)
         return scenario
 
     return register

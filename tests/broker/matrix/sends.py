@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from commitbus.broker.messaging import durability, validate
+from commitbus.broker.messaging import validate
 from commitbus.broker.metadata.topics import MESSAGE_TYPE_ATTRIBUTE
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.commitlog.errors import MessageRefusedError, StoreReadOnlyError
+from commitbus.commitlog.errors import MessageRefusedError
 from tests.broker.matrix.registry import MESSAGING, cell
-from tests.broker.matrix.stage import DISK_FULL, Stage
+from tests.broker.matrix.stage import Stage
 from tests.broker.messaging.bus import EPOCH_MS, make_message
 
 SEND = MESSAGING + "SendMessage"
@@ -17,7 +17,7 @@ def send_of(*messages: pb.Message) -> pb.SendMessageRequest:
     return pb.SendMessageRequest(messages=messages)
 
 
-@cell(SEND, pb.OK)
+@cell(SEND, pb.OK, changes=("log",))
 async def message_stored(_stage: Stage) -> pb.SendMessageRequest:
     """The request is granted."""
     return send_of(make_message())
@@ -188,35 +188,7 @@ async def unsupported_type(stage: Stage) -> pb.SendMessageRequest:
     return send_of(message)
 
 
-@cell(SEND, pb.FORBIDDEN)
-async def topic_is_read_only(stage: Stage) -> pb.SendMessageRequest:
-    """The topic has no queue that may be written to."""
-    await stage.bus.topic(perm=4)
-    return send_of(make_message())
-
-
-@cell(SEND, pb.TOO_MANY_REQUESTS)
-async def too_many_wait_for_the_disk(stage: Stage) -> pb.SendMessageRequest:
-    """Too many messages wait for the disk already."""
-    stage.patch.setattr(durability, "WAITING_MAX", 0)
-    return send_of(make_message())
-
-
-@cell(SEND, pb.INTERNAL_SERVER_ERROR)
-async def disk_is_full(stage: Stage) -> pb.SendMessageRequest:
-    """The disk has no room, or is fuller than messages may make it."""
-    stage.fails(stage.context.store, "put", DISK_FULL)
-    return send_of(make_message())
-
-
-@cell(SEND, pb.INTERNAL_SERVER_ERROR)
-async def store_takes_no_more(stage: Stage) -> pb.SendMessageRequest:
-    """The store is closed or read-only, because a flush failed before."""
-    stage.fails(stage.context.store, "put", StoreReadOnlyError("a flush failed"))
-    return send_of(make_message())
-
-
-@cell(SEND, pb.MASTER_PERSISTENCE_TIMEOUT)
+@cell(SEND, pb.MASTER_PERSISTENCE_TIMEOUT, changes=("log",))
 async def flush_failed(stage: Stage) -> pb.SendMessageRequest:
     """The flush that a message waited for (SYNC_FLUSH) failed: whether it survives is unknown."""
     stage.flush_fails()

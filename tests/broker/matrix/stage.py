@@ -54,6 +54,25 @@ class Stage:
             *bulk_methods(bus.context),
         ]
         self.methods: dict[str, Method] = {method.path: method for method in methods}
+        self.told: set[str] = set()
+        """The fields of the responses, but for the status, and commands to other clients."""
+
+    def state(self) -> dict[str, object]:
+        """What RPCs change, by its parts, to be compared."""
+        context = self.context
+        return {
+            "log": context.store.end_offset,
+            "topics": {topic.name: topic for topic in context.metadata.topics()},
+            "groups": {group.name: group for group in context.metadata.groups()},
+            "progress": {
+                key: (progress.next_offset, repr(progress.in_flight))
+                for key, progress in context.progress.items()
+            },
+            "clients": {
+                client.client_id: (client.group, client.introduction)
+                for client in context.clients.all()
+            },
+        }
 
     async def answer(self, path: str, requests: Request, call: Call) -> int:
         """Return the code that a client gets: the protocol's, or gRPC's where the call fails."""
@@ -64,7 +83,10 @@ class Stage:
         async def send(*responses: Response | Pieces) -> None:
             if self.reads_for_s:
                 await self.bus.sleep(self.reads_for_s)
-            codes.extend(_codes(method, encoded(response)) for response in responses)
+            for response in responses:
+                parsed: Any = method.response_type.FromString(encoded(response))
+                codes.append(_code(parsed))
+                self.told |= {field.name for field, _ in parsed.ListFields()} - {"status"}
 
         try:
             if method.kind is MethodKind.UNARY:
@@ -103,9 +125,8 @@ class Stage:
         self.patch.setattr(owner, name, partial(_raise, error))
 
 
-def _codes(method: Method, data: bytes) -> int:
-    response: Any = method.response_type.FromString(data)
-    if "status" not in method.response_type.DESCRIPTOR.fields_by_name:
+def _code(response: Any) -> int:
+    if "status" not in response.DESCRIPTOR.fields_by_name:
         return StatusCode.OK
     code: int = response.status.code
     return code

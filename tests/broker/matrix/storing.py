@@ -1,0 +1,60 @@
+"""What RPCs that store a message refuse alike, each service by codes of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commitbus.broker.bulk.paths import APPEND
+from commitbus.broker.messaging import durability
+from commitbus.broker.rpc.call import StatusCode
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.commitlog.errors import StoreReadOnlyError
+from tests.broker.matrix import operators, operators_v2, sends
+from tests.broker.matrix.registry import cells, good_request
+from tests.broker.matrix.stage import DISK_FULL, Stage
+
+BY_STATUS = (sends.SEND, operators_v2.SEND)
+ADMIN = (operators.SEND, operators.SEND_BACK)
+
+
+def put_fails(stage: Stage, path: str, error: Exception) -> None:
+    stage.fails(stage.context.store, "put_framed" if path == APPEND else "put", error)
+
+
+@cells(BY_STATUS, pb.FORBIDDEN)
+@cells([operators.SEND], StatusCode.FAILED_PRECONDITION)
+@cells([APPEND], StatusCode.PERMISSION_DENIED)
+async def topic_is_read_only(stage: Stage, path: str) -> Any:
+    """The topic has no queue that may be written to."""
+    request = await good_request(stage, path)
+    await stage.bus.topic(perm=4)
+    return request
+
+
+@cells(BY_STATUS, pb.TOO_MANY_REQUESTS)
+@cells([operators.SEND, APPEND], StatusCode.RESOURCE_EXHAUSTED)
+async def too_many_wait_for_the_disk(stage: Stage, path: str) -> Any:
+    """Too many messages wait for the disk already."""
+    request = await good_request(stage, path)
+    stage.patch.setattr(durability, "WAITING_MAX", 0)
+    return request
+
+
+@cells(BY_STATUS, pb.INTERNAL_SERVER_ERROR)
+@cells(ADMIN, StatusCode.FAILED_PRECONDITION)
+@cells([APPEND], StatusCode.RESOURCE_EXHAUSTED)
+async def disk_is_full(stage: Stage, path: str) -> Any:
+    """The disk has no room, or is fuller than messages may make it."""
+    request = await good_request(stage, path)
+    put_fails(stage, path, DISK_FULL)
+    return request
+
+
+@cells(BY_STATUS, pb.INTERNAL_SERVER_ERROR)
+@cells(ADMIN, StatusCode.FAILED_PRECONDITION)
+@cells([APPEND], StatusCode.UNAVAILABLE)
+async def store_takes_no_more(stage: Stage, path: str) -> Any:
+    """The store is closed or read-only, because a flush failed before."""
+    request = await good_request(stage, path)
+    put_fails(stage, path, StoreReadOnlyError("a flush failed"))
+    return request
