@@ -13,6 +13,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 
+from commitbus.broker.cli.common_options import CONNECT_TIMEOUT_S
 from commitbus.broker.cli.output import CommandError
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
@@ -23,8 +24,6 @@ TIMEOUT_S: Final = 10.0
 SEAL_TIMEOUT_S: Final = 120.0
 CLIENT_TIMEOUT_S: Final = 35.0
 """For what the broker asks a client, which has 30 s to answer."""
-CONNECT_TIMEOUT_S: Final = 3.0
-"""A broker that was started in the line before is ready within this time."""
 
 _OPTIONS: Final = (
     # A broker is reached directly: a proxy set for web pages does not speak to it.

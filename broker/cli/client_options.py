@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,14 +13,15 @@ from typing import Final, final
 import trio
 
 from commitbus.broker.address import split_host_port
+from commitbus.broker.cli.common_options import (
+    DEFAULT_ENDPOINT,
+    ENDPOINT_VARIABLE,
+    default_endpoint,
+)
 from commitbus.broker.cli.output import CommandError
 from commitbus.broker.client.errors import ClientError
 from commitbus.commitlog.clock import SystemClock
 
-DEFAULT_BROKER: Final = "127.0.0.1:8081"
-CONNECT_TIMEOUT_S: Final = 3.0
-"""A broker that was started in the line before is ready within this time."""
-_ENVIRONMENT_VARIABLE: Final = "COMMITBUS_ENDPOINT"
 _SHOWN_EVERY_S: Final = 0.5
 
 _clock: Final = SystemClock()
@@ -34,8 +34,8 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
         "--broker",
         metavar="HOST:PORT",
         type=_endpoint,
-        default=os.environ.get(_ENVIRONMENT_VARIABLE, DEFAULT_BROKER),
-        help=f"${_ENVIRONMENT_VARIABLE}, or {DEFAULT_BROKER} if not given",
+        default=default_endpoint(),
+        help=f"${ENDPOINT_VARIABLE}, or {DEFAULT_ENDPOINT} if not given",
     )
     parser.add_argument(
         "--format",

@@ -11,12 +11,12 @@ from typing import final
 import trio
 
 from commitbus.broker.cli.client_options import (
-    CONNECT_TIMEOUT_S,
     Count,
     add_client_options,
     counting,
     run_until_interrupted,
 )
+from commitbus.broker.cli.common_options import CONNECT_TIMEOUT_S, count
 from commitbus.broker.cli.message_lines import to_json_lines, to_lines
 from commitbus.broker.cli.output import EXIT_FAILED, EXIT_OK, CommandError
 from commitbus.broker.client.consumer import Begin, Consumer
@@ -36,14 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--queue", type=int, metavar="N", help="only this queue; for an offset")
     parser.add_argument("--tags", default="*", metavar="'A || B'", help="only with these tags")
     parser.add_argument("--follow", action="store_true", help="wait for new messages at the end")
-    parser.add_argument("--count", type=_count, metavar="N", help="end after so many messages")
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
-    return count
+    parser.add_argument("--count", type=count, metavar="N", help="end after so many messages")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, final
 
 from commitbus.broker.address import split_host_port
+from commitbus.broker.cli.common_options import (
+    DEFAULT_ENDPOINT,
+    ENDPOINT_VARIABLE,
+    default_endpoint,
+)
 from commitbus.broker.cli.output import (
     EXIT_OK,
     EXIT_USAGE,
@@ -29,7 +33,8 @@ if TYPE_CHECKING:
     from commitbus.broker.cli.admin_client import AdminClient
 
 PROGRAM: Final = "mqadmin"
-DEFAULT_ENDPOINT: Final = "127.0.0.1:8081"
+NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
+"""Where RocketMQ's own tool looks."""
 
 
 @final
@@ -93,8 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name in ("-h", "--help", "help"):
         return _help(rest)
     if name not in COMMANDS:
-        print_error(PROGRAM, f"no such command: {name!r}. `{PROGRAM} help` lists them")
-        return EXIT_USAGE
+        return _unknown(name)
     command = _command(name)
     options = _parser(command).parse_args(_joined(rest, command.dash_values))
     return run_command(f"{PROGRAM} {name}", lambda: _run(command, options))
@@ -131,11 +135,9 @@ def _parser(command: Command) -> argparse.ArgumentParser:
         *("-n", "--namesrvAddr"),
         dest="endpoint",
         metavar="HOST:PORT",
-        default=os.environ.get("COMMITBUS_ENDPOINT")
-        or os.environ.get("NAMESRV_ADDR")
-        or DEFAULT_ENDPOINT,
-        help="the broker's endpoint, or unix:PATH; otherwise COMMITBUS_ENDPOINT or NAMESRV_ADDR "
-        f"of the environment, otherwise {DEFAULT_ENDPOINT}",
+        default=default_endpoint(NAMESRV_VARIABLE),
+        help=f"the broker's endpoint, or unix:PATH; ${ENDPOINT_VARIABLE}, ${NAMESRV_VARIABLE}, or "
+        f"{DEFAULT_ENDPOINT} if not given",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     command.add_arguments(parser)
@@ -158,8 +160,15 @@ def _joined(arguments: Sequence[str], options: frozenset[str]) -> list[str]:
     return joined
 
 
+def _unknown(name: str) -> int:
+    print_error(PROGRAM, f"no such command: {name!r}. `{PROGRAM} help` lists them")
+    return EXIT_USAGE
+
+
 def _help(names: Sequence[str]) -> int:
-    if names and names[0] in COMMANDS:
+    if names:
+        if names[0] not in COMMANDS:
+            return _unknown(names[0])
         _parser(_command(names[0])).print_help()
         return EXIT_OK
     width = max(map(len, COMMANDS))

@@ -7,9 +7,10 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from commitbus.broker.cli.common_options import count
 from commitbus.broker.cli.mqadmin import Command
 from commitbus.broker.cli.mqadmin_message import found
-from commitbus.broker.cli.mqadmin_options import int32, int64, point_in_time
+from commitbus.broker.cli.mqadmin_options import int64, point_in_time
 from commitbus.broker.cli.mqadmin_print import messages, row, search
 from commitbus.broker.cli.output import EXIT_FAILED, EXIT_OK, Answer, Table, local_time
 from commitbus.broker.cli.progress import progress_bar
@@ -40,7 +41,7 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
     add("-g", "--groupName", required=True, help="name of the group")
     add("-b", "--beginTimestamp", type=point_in_time, metavar="TIME", help="dead then or later")
     add("-e", "--endTimestamp", type=point_in_time, metavar="TIME", help="dead then or before")
-    add("-m", "--maxNum", type=int32, default=64, help="letters at most; 64 if not given")
+    add("-m", "--maxNum", type=count, default=64, help="letters at most; 64 if not given")
 
 
 def _list(client: AdminClient, options: argparse.Namespace) -> Answer:

@@ -20,34 +20,36 @@ from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 if TYPE_CHECKING:
     from commitbus.broker.cli.admin_client import AdminClient
 
-# Option, RocketMQ's long name, the field of the request.
+_KEPT: Final = "kept for RocketMQ, without effect here"
+# Option, RocketMQ's long name, the field of the request, help.
 _BOOLEANS: Final = (
-    ("-s", "--consumeEnable", "consume_enable"),
-    ("-m", "--consumeFromMinEnable", "consume_from_min_enable"),
-    ("-d", "--consumeBroadcastEnable", "consume_broadcast_enable"),
-    ("-o", "--consumeMessageOrderly", "consume_message_orderly"),
-    ("-a", "--notifyConsumerIdsChanged", "notify_consumer_ids_changed_enable"),
+    ("-s", "--consumeEnable", "consume_enable", "whether the group may consume"),
+    ("-m", "--consumeFromMinEnable", "consume_from_min_enable", _KEPT),
+    ("-d", "--consumeBroadcastEnable", "consume_broadcast_enable", _KEPT),
+    ("-o", "--consumeMessageOrderly", "consume_message_orderly", "a FIFO group: in order"),
+    ("-a", "--notifyConsumerIdsChanged", "notify_consumer_ids_changed_enable", _KEPT),
 )
 _NUMBERS: Final = (
-    ("-q", "--retryQueueNums", "retry_queue_nums"),
-    ("-r", "--retryMaxTimes", "retry_max_times"),
-    ("-i", "--brokerId", "broker_id"),
-    ("-w", "--whichBrokerWhenConsumeSlowly", "which_broker_when_consume_slowly"),
+    ("-q", "--retryQueueNums", "retry_queue_nums", "queues of its %%RETRY%% topic"),
+    ("-r", "--retryMaxTimes", "retry_max_times", "retries before a message is a dead letter"),
+    ("-i", "--brokerId", "broker_id", _KEPT),
+    ("-w", "--whichBrokerWhenConsumeSlowly", "which_broker_when_consume_slowly", _KEPT),
 )
+_FIELDS: Final = tuple(field for _, _, field, _ in (*_BOOLEANS, *_NUMBERS))
 
 
 def _update_arguments(parser: argparse.ArgumentParser) -> None:
     add_place(parser)
     parser.add_argument("-g", "--groupName", required=True, help="name of the group")
-    for short, long, field in _BOOLEANS:
-        parser.add_argument(short, long, dest=field, type=boolean, metavar="true|false")
-    for short, long, field in _NUMBERS:
-        parser.add_argument(short, long, dest=field, type=int32, metavar="N")
+    for short, long, field, what in _BOOLEANS:
+        parser.add_argument(short, long, dest=field, type=boolean, metavar="true|false", help=what)
+    for short, long, field, what in _NUMBERS:
+        parser.add_argument(short, long, dest=field, type=int32, metavar="N", help=what)
     parser.add_argument(
         *("-p", "--groupRetryPolicy"),
         dest="group_retry_policy",
         metavar="JSON",
-        help='such as {"type":"EXPONENTIAL"}',
+        help='how long a message waits between attempts, such as {"type":"EXPONENTIAL"}',
     )
     parser.add_argument(
         "--attributes",
@@ -61,13 +63,12 @@ def _update_arguments(parser: argparse.ArgumentParser) -> None:
 def _update(client: AdminClient, options: argparse.Namespace) -> Answer:
     check_cluster(client, options)
     sets, deletes = options.attributes
-    fields = [field for *_, field in (*_BOOLEANS, *_NUMBERS)]
     request = pb.PutGroupRequest(
         name=options.groupName,
         group_retry_policy=options.group_retry_policy,
         set_attributes=sets,
         delete_attributes=deletes,
-        **{field: getattr(options, field) for field in fields},
+        **{field: getattr(options, field) for field in _FIELDS},
     )
     group = client.put_group(request)
     return Answer(
@@ -93,10 +94,9 @@ def _group_text(group: pb.Group) -> str:
 
 
 def _group_data(group: pb.Group) -> dict[str, object]:
-    values = {field: getattr(group, field) for *_, field in (*_BOOLEANS, *_NUMBERS)}
     return {
         "group": group.name,
-        **values,
+        **{field: getattr(group, field) for field in _FIELDS},
         "group_retry_policy": group.group_retry_policy,
         "attributes": dict(group.attributes),
     }

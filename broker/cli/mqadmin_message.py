@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from commitbus.broker.cli.common_options import count
 from commitbus.broker.cli.mqadmin import Command
 from commitbus.broker.cli.mqadmin_options import (
     add_cluster,
@@ -43,7 +44,7 @@ def _key_arguments(parser: argparse.ArgumentParser) -> None:
     add("-k", "--msgKey", required=True, help="the key, or the tag with -p T")
     add("-b", "--beginTimestamp", type=int64, default=0, help="store time, ms; 0 if not given")
     add("-e", "--endTimestamp", type=int64, default=_LONGEST_MS, help="store time, ms")
-    add("-m", "--maxNum", type=int32, default=64, help="messages at most; 64 if not given")
+    add("-m", "--maxNum", type=count, default=64, help="messages at most; 64 if not given")
     add("-p", "--keyType", choices=("K", "T"), default="K", help="K key, T tag")
     add(
         "-l",
@@ -286,6 +287,9 @@ COMMANDS: Final = (
     Command("queryMsgByUniqueKey", _unique_key_arguments, _by_unique_key),
     Command("queryMsgByOffset", _offset_arguments, _by_offset),
     Command(
-        "sendMessage", _send_arguments, _send, frozenset({"-p", "--body", "-k", "--keys", "-c"})
+        "sendMessage",
+        _send_arguments,
+        _send,
+        frozenset({"-p", "--body", "-k", "--keys", "-c", "--tags"}),
     ),
 )

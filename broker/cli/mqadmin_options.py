@@ -15,6 +15,8 @@ SECONDS_MAX: Final = 86_400
 NOW: Final = -1
 """What `point_in_time` makes of the word `now`."""
 _TIME_FORMAT: Final = "%Y-%m-%d#%H:%M:%S:%f"
+_TIME_MS_MAX: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, behind which the protocol has no times."""
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
@@ -60,15 +62,20 @@ def point_in_time(text: str) -> int:
     """
     if text in ("now", "currentTimeMillis"):
         return NOW
-    if text.isascii() and text.isdigit():
-        return int64(text)
     try:
-        # RocketMQ lets the milliseconds be left out; strptime takes 1 to 6 digits for them.
-        moment = datetime.strptime(text if text.count(":") == 3 else f"{text}:0", _TIME_FORMAT)  # noqa: DTZ007 - local time, as RocketMQ's tool takes it
+        at_ms = int(text) if text.isascii() and text.isdigit() else _local_time_ms(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{text!r} is neither now, nor milliseconds, nor yyyy-MM-dd#HH:mm:ss:SSS"
         ) from None
+    if not 0 <= at_ms <= _TIME_MS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not in the years 1970 to 9999")
+    return at_ms
+
+
+def _local_time_ms(text: str) -> int:
+    # RocketMQ lets the milliseconds be left out; strptime takes 1 to 6 digits for them.
+    moment = datetime.strptime(text if text.count(":") == 3 else f"{text}:0", _TIME_FORMAT)  # noqa: DTZ007 - local time, as RocketMQ's tool takes it
     return round(moment.timestamp() * 1000)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import base64
-import codecs
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from commitbus.broker.cli.common_options import count
 from commitbus.broker.cli.mqadmin import Command
 from commitbus.broker.cli.mqadmin_options import (
     NOW,
@@ -75,7 +75,7 @@ def _consume_arguments(parser: argparse.ArgumentParser) -> None:
     add("-g", "--consumerGroup", help="accepted: no group's progress is looked at or changed")
     add("-s", "--beginTimestamp", type=point_in_time, metavar="TIME", help="stored then or later")
     add("-e", "--endTimestamp", type=point_in_time, metavar="TIME", help="stored then or before")
-    add("-c", "--messageCount", type=int32, default=128, help="at most; 128 if not given")
+    add("-c", "--messageCount", type=count, default=128, help="at most; 128 if not given")
 
 
 def _consume(client: AdminClient, options: argparse.Namespace) -> Answer:
@@ -123,7 +123,7 @@ def row(message: pb.Message, charset: str, *, with_body: bool) -> dict[str, obje
     if with_body:
         try:
             data["body"] = message.body.decode(charset)
-        except UnicodeDecodeError:
+        except UnicodeError:
             data["body_base64"] = base64.b64encode(message.body).decode()
     return data
 
@@ -142,9 +142,11 @@ def _line(message: pb.Message, options: argparse.Namespace) -> str:
 
 def _charset(text: str) -> str:
     try:
-        return codecs.lookup(text).name
-    except LookupError:
+        # Python has codecs that make no text of bytes, or know no way around bytes they cannot read.
+        b"x".decode(text, errors="replace")
+    except (LookupError, ValueError):
         raise argparse.ArgumentTypeError(f"{text!r} is no charset") from None
+    return text
 
 
 def _tags(text: str) -> TagFilter:

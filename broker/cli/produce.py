@@ -14,12 +14,12 @@ from typing import Final, final
 import trio
 
 from commitbus.broker.cli.client_options import (
-    CONNECT_TIMEOUT_S,
     Count,
     add_client_options,
     counting,
     run_until_interrupted,
 )
+from commitbus.broker.cli.common_options import CONNECT_TIMEOUT_S
 from commitbus.broker.cli.message_lines import from_json_line, from_line
 from commitbus.broker.cli.output import EXIT_FAILED, EXIT_OK, CommandError
 from commitbus.broker.client.errors import ClientError, RefusedError
@@ -46,9 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _rate(text: str) -> float:
-    rate = float(text)
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    # Not a number compares as false.
     if not rate > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return rate
 
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pytest
 
 from commitbus.broker import Broker
 from commitbus.broker.cli.mqadmin import main
+
+
+def eventually(read: Callable[[], Any]) -> Any:
+    """Read until there is something: queues and index follow the log within milliseconds."""
+    for _ in range(1000):
+        if found := read():
+            return found
+    raise AssertionError("it never appeared")
 
 
 class Mqadmin(Protocol):

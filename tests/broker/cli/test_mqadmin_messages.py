@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import socket
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from commitbus.broker.cli import admin_client
+from commitbus.broker.cli import admin_client, mqadmin_cluster
 from commitbus.broker.cli.mqadmin import main
+from tests.broker.cli.conftest import eventually
 
 Run = Callable[..., str]
 RunJson = Callable[..., Any]
@@ -35,14 +38,6 @@ def topic(mqadmin: Run, request: pytest.FixtureRequest) -> str:
     name = re.sub(r"[^a-z_]", "_", str(request.node.name))
     mqadmin("updateTopic", "-t", name, "-r", "2", "-w", "2")
     return name
-
-
-def eventually(read: Callable[[], Any]) -> Any:
-    """Read until there is something: queues and index follow the log within milliseconds."""
-    for _ in range(1000):
-        if found := read():
-            return found
-    raise AssertionError("it never appeared")
 
 
 def test_a_message_is_found_by_its_key(mqadmin_json: RunJson, mqadmin: Run, topic: str) -> None:
@@ -210,6 +205,25 @@ def test_the_cluster_is_one_broker(mqadmin: Run, mqadmin_json: RunJson, topic: s
         "#Cluster Name #Broker Name #InTotalYest #OutTotalYest #InTotalToday #OutTotalToday"
     )
     assert mqadmin_json("clusterList")[0]["in_total_today"] >= 1
+
+
+def test_the_cluster_is_shown_again_and_again(
+    broker: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With -i, until Ctrl-C."""
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            raise KeyboardInterrupt
+
+    # The broker's own threads go on sleeping as they do.
+    patched = SimpleNamespace(sleep=sleep, time_ns=time.time_ns)
+    monkeypatch.setattr(mqadmin_cluster, "time", patched)
+    assert main(["clusterList", "-n", broker.endpoint, "-i", "0.5"]) == 1
+    assert waits == [0.5] * 3
+    assert capsys.readouterr().out.count("#Cluster Name") == 3
 
 
 def test_an_endpoint_without_a_broker_is_named(

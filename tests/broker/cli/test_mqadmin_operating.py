@@ -159,7 +159,7 @@ def test_offsets_are_reset_to_a_time(
         "broker-a 0 2",
         "broker-a 1 2",
     ]
-    assert broker.receive(topic, group) == []
+    assert broker.receive(topic, group, wait_s=1) == []
     assert [row["offset"] for row in mqadmin_json(*reset, "-s", "0", "-q", "1")] == [0]
     assert [m.body for m in broker.receive(topic, group)] == [b"1", b"3"]
     rows = mqadmin_json(*reset, "-q", "0", "-o", "1", "-b", "broker-a")
@@ -185,6 +185,38 @@ def test_what_has_accumulated_is_skipped(mqadmin: Run, broker: Served, names: Na
     broker.send(topic, b"0", b"1")
     lines = words(mqadmin("skipAccumulatedMessage", "-g", group, "-t", topic))
     assert lines[2:] == ["broker-a 0 1", "broker-a 1 1"]
+    broker.send(topic, b"2")
+    assert [m.body for m in broker.receive(topic, group)] == [b"2"]
+
+
+def test_how_far_a_group_is(
+    mqadmin: Run, mqadmin_json: RunJson, broker: Served, names: Names
+) -> None:
+    """Queue by queue in RocketMQ's columns, with sums, and who holds messages if asked."""
+    topic, group = names
+    broker.send(topic, b"0", b"1", b"2")
+    (message,) = broker.receive(topic, group, batch=1)
+    broker.ack(topic, group, message)
+    (held,) = broker.receive(topic, group, client_id="holder", batch=1)
+    progress = ("consumerProgress", "-g", group, "-t", topic)
+    lines = words(mqadmin(*progress))
+    assert lines[0] == (
+        "#Topic #Broker Name #QID #Broker Offset #Consumer Offset #Diff #Inflight #LastTime"
+    )
+    assert len(lines[1:3]) == 2
+    assert lines[3] == ""
+    assert lines[4].startswith("Consume TPS: ")
+    assert lines[5:] == ["Consume Diff Total: 2", "Consume Inflight Total: 1"]
+    with_clients = words(mqadmin(*progress, "-s", "true"))
+    assert "#Client IP #Diff" in with_clients[0]
+    row = with_clients[1 + held.system_properties.queue_id]
+    assert row.startswith(f"{topic} broker-a {held.system_properties.queue_id} ")
+    assert " holder " in row
+    rows = {row["group"]: row for row in mqadmin_json("consumerProgress")}
+    assert rows[group]["diff_total"] == 2
+    assert words(mqadmin("consumerProgress"))[0] == (
+        "#Group #Count #Version #Type #Model #TPS #Diff Total"
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from datetime import datetime
 
 import pytest
 
+from commitbus.broker.cli.common_options import count
 from commitbus.broker.cli.mqadmin_options import (
     NOW,
     attribute_changes,
@@ -63,6 +64,14 @@ def test_numbers_are_those_that_the_protocol_carries() -> None:
         int64("9223372036854775808")
 
 
+def test_a_count_is_one_at_least() -> None:
+    """Nobody wants no message, or less."""
+    assert [count("1"), count("2147483647")] == [1, 2**31 - 1]
+    for text in ("0", "-1", "2147483648", "1.5", "", "x", "9" * 5000):
+        with pytest.raises(ArgumentTypeError, match="is not a whole number from 1"):
+            count(text)
+
+
 def test_an_interval_is_a_time_that_can_be_waited() -> None:
     """Nobody waits for nan seconds."""
     assert seconds("0.5") == 0.5
@@ -82,8 +91,13 @@ def test_times_are_a_word_milliseconds_or_a_date() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "then", "-1", "2026-11-21", "2026-13-01#00:00:00:000", "9" * 30]
+    "text",
+    [
+        *("", "then", "-1", "2026-11-21", "2026-13-01#00:00:00:000"),
+        *("9" * 30, "9" * 5000, str(2**63 - 1), "0001-01-01#00:00:00", "1969-12-30#00:00:00"),
+    ],
 )
 def test_other_times_are_refused(text: str) -> None:
+    """Those that no message can have, too."""
     with pytest.raises(ArgumentTypeError):
         point_in_time(text)

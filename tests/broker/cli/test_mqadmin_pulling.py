@@ -6,7 +6,7 @@ import grpc
 
 from commitbus.broker import Broker
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from tests.broker.cli.conftest import Mqadmin, MqadminJson
+from tests.broker.cli.conftest import Mqadmin, MqadminJson, eventually
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 METADATA = (("x-mq-client-id", "puller"),)
@@ -30,5 +30,6 @@ def test_the_progress_of_a_group_that_pulls_is_shown(
         request = pb.UpdateOffsetRequest(offset=1)
         request.group.name, request.message_queue.topic.name = "pullers", "pulled"
         assert update(request, metadata=METADATA, timeout=10).status.code == pb.OK
+    eventually(lambda: mqadmin_json("topicStatus", "-t", "pulled")["queues"][0]["max_offset"] == 3)
     (row,) = mqadmin_json("consumerProgress", "-g", "pullers")["queues"]
     assert (row["consumer_offset"], row["broker_offset"], row["diff"]) == (1, 3, 2)

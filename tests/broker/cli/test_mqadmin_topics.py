@@ -10,6 +10,7 @@ import pytest
 
 from commitbus.broker import Broker
 from commitbus.broker.cli.mqadmin import COMMANDS, main
+from tests.broker.cli.conftest import eventually
 
 Run = Callable[..., str]
 RunJson = Callable[..., Any]
@@ -106,15 +107,24 @@ def test_a_deleted_topic_is_gone(mqadmin: Run, refused: Run) -> None:
 def test_the_list_shows_cluster_and_groups(mqadmin: Run) -> None:
     """With -c, a row for each group that has progress, and one for a topic without."""
     mqadmin("updateTopic", "-t", "Listed")
-    lines = mqadmin("topicList", "-c").splitlines()
-    assert lines[0].split() == ["#Cluster", "Name", "#Topic", "#Consumer", "Group"]
-    assert ["DefaultCluster", "Listed"] in [line.split() for line in lines]
+    mqadmin("updateTopic", "-t", "Consumed")
+    for group in ("g1", "g2"):
+        mqadmin("updateSubGroup", "-g", group)
+        mqadmin("skipAccumulatedMessage", "-g", group, "-t", "Consumed")
+    rows = [line.split() for line in mqadmin("topicList", "-c").splitlines()]
+    assert rows[0] == ["#Cluster", "Name", "#Topic", "#Consumer", "Group"]
+    assert [row[1:] for row in rows if "Listed" in row] == [["Listed"]]
+    assert [row[1:] for row in rows if "Consumed" in row] == [
+        ["Consumed", "g1"],
+        ["Consumed", "g2"],
+    ]
 
 
 def test_the_status_shows_every_queue(mqadmin: Run, mqadmin_json: RunJson) -> None:
     """Offsets of each queue, and the rate below."""
     mqadmin("updateTopic", "-t", "Status", "-r", "2", "-w", "2")
     mqadmin("sendMessage", "-t", "Status", "-p", "x", "-i", "1")
+    eventually(lambda: mqadmin_json("topicStatus", "-t", "Status")["queues"][1]["max_offset"])
     status = mqadmin_json("topicStatus", "-t", "Status")
     rows = [(q["queue_id"], q["min_offset"], q["max_offset"]) for q in status["queues"]]
     assert rows == [(0, 0, 0), (1, 0, 1)]
@@ -160,9 +170,12 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.startswith(f"usage: mqadmin {command}")
 
 
-def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("arguments", [("createTopic",), ("help", "createTopic")])
+def test_an_unknown_command_is_refused(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     """With a status of its own."""
-    assert main(["createTopic"]) == 2
+    assert main(arguments) == 2
     assert "no such command: 'createTopic'" in capsys.readouterr().err
 
 
@@ -181,9 +194,18 @@ def test_an_argument_that_is_not_utf_8_is_refused(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    "arguments", [("updateTopic", "-t", "T", "-r", "99999999999"), ("clusterList", "-i", "nan")]
+    "arguments",
+    [
+        ("updateTopic", "-t", "T", "-r", "99999999999"),
+        ("clusterList", "-i", "nan"),
+        ("consumeMessage", "-t", "T", "-c", "-1"),
+        ("queryMsgByKey", "-t", "T", "-k", "k", "-m", "0"),
+        ("listDeadLetters", "-g", "G", "-m", "-1"),
+        ("printMsg", "-t", "T", "-b", str(2**63 - 1)),
+        ("printMsg", "-t", "T", "-c", "rot13"),
+    ],
 )
-def test_a_number_out_of_range_is_a_mistake_of_usage(
+def test_a_value_that_makes_no_sense_is_a_mistake_of_usage(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Argparse names the option."""

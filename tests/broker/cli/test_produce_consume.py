@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import pytest
 
 from commitbus.broker import Broker
+from commitbus.broker.cli import consume
 from commitbus.broker.cli.main import main
 
 COMMAND = [
@@ -146,17 +147,29 @@ def test_what_cannot_be_done_is_one_line(commitbus: Commitbus, topic: str, lines
         assert reason in last or "outside" in last
 
 
-def test_usage_errors_are_argparse_s(broker: Broker) -> None:
-    for arguments in (
-        ["consume", "t", "--count", "0"],
-        ["produce", "t", "--rate", "0"],
-        ["consume", "t", "--broker", "nowhere"],
-    ):
-        with pytest.raises(SystemExit, match="2"):
-            main(arguments)
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["consume", "t", "--count", "0"], "--count: '0' is not a whole number from 1"),
+        (["consume", "t", "--count", "x"], "--count: 'x' is not a whole number from 1"),
+        (["produce", "t", "--rate", "0"], "--rate: '0' is not a number above 0"),
+        (["produce", "t", "--rate", "x"], "--rate: 'x' is not a number above 0"),
+        (["produce", "t", "--rate", "nan"], "--rate: 'nan' is not a number above 0"),
+        (["consume", "t", "--broker", "nowhere"], "--broker: 'nowhere' is not host:port"),
+    ],
+)
+def test_usage_errors_are_argparse_s(
+    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert reason in capsys.readouterr().err
 
 
-def test_a_broker_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_that_is_not_there_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume, "CONNECT_TIMEOUT_S", 0.25)
     assert main(["consume", "t", "--broker", "127.0.0.1:1"]) == 1
     assert "the broker at 127.0.0.1:1 is not available" in capsys.readouterr().err
 
