@@ -25,8 +25,8 @@ async def reset_offsets(
 ) -> Mapping[int, int]:
     """Have a group go on at other offsets, and return them by queue.
 
-    What is in flight there is forgotten: its receipt handles are refused from then on. Receivers
-    that wait look again at once.
+    What is in flight there is forgotten: a receipt handle of it is refused until its message is
+    delivered again. Receivers that wait look again at once.
 
     Args:
         context: the broker.
