@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -249,6 +251,20 @@ def test_connections_over_the_limit_are_closed(start_abused: Start) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as refused:
         assert refused.recv(1) == b""
     assert first.handlers() == 0
+
+
+def test_strangers_over_the_limit_are_closed(start_abused: Start) -> None:
+    """Whoever speaks HTTP/2 is none."""
+    server = start_abused(strangers_max=2, preface_s=60.0)
+    known = server.connect()
+    with ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+            for _ in range(3)
+        ]
+        (refused,), _, _ = select.select(silent, [], [], 20)
+        assert refused.recv(1) == b""
+        assert known.handlers() == 0
 
 
 def test_streams_over_the_limit_are_refused(start_abused: Start) -> None:

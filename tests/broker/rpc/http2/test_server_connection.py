@@ -339,6 +339,18 @@ def test_a_server_that_stops_serves_what_is_on_its_way_and_no_more(
     trio.run(main)
 
 
+@pytest.mark.parametrize("in_pieces_of", [1 << 20, 7], ids=["whole", "pieces"])
+def test_a_call_that_comes_after_the_drain_is_refused(in_pieces_of: int) -> None:
+    async def main() -> None:
+        async with connected(at_once) as client:
+            client.state.crew.dismissed = True
+            (stream_id,) = adjacent(client, 1)
+            await client.flush(in_pieces_of=in_pieces_of)
+            assert await client.answers(1) == {stream_id: (StatusCode.UNAVAILABLE, "")}
+
+    trio.run(main)
+
+
 def test_a_stream_without_requests_is_refused_once_by_a_server_that_stops() -> None:
     """Its headers are all that comes of it."""
 
