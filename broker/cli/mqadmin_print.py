@@ -142,7 +142,7 @@ def _line(message: pb.Message, options: argparse.Namespace) -> str:
 
 def _charset(text: str) -> str:
     try:
-        # Python has codecs that make no text of bytes, or know no way around bytes they cannot read.
+        # Python has codecs that make no text of bytes, or cannot go on behind a wrong byte.
         b"x".decode(text, errors="replace")
     except (LookupError, ValueError):
         raise argparse.ArgumentTypeError(f"{text!r} is no charset") from None
