@@ -1,4 +1,4 @@
-"""Which attributes topics and groups may have, and how a change is applied.
+"""How topics and groups are changed, and which attributes they may have.
 
 The names are RocketMQ's, but for `fifo.lock.unit`. One whose value we could not honour is refused
 rather than stored: a setting that has no effect is worse than an error.
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, final
 
+from commitbus.broker.metadata.documents import JsonObject, from_strings
 from commitbus.broker.metadata.groups import (
     FIFO_LOCK_UNIT_ATTRIBUTE,
     LITE_BIND_TOPIC_ATTRIBUTE,
@@ -21,6 +22,7 @@ from commitbus.broker.metadata.topics import (
     MESSAGE_TYPE_ATTRIBUTE,
     MessageType,
 )
+from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 
 _DIGITS_MAX: Final = 19
 
@@ -95,3 +97,28 @@ def changed_attributes(
             raise AttributeRefusedError(name, problem)
         attributes[name] = value
     return MappingProxyType(attributes)
+
+
+def changed_entry(
+    entry: JsonObject,
+    known: Mapping[str, Problem],
+    current: Mapping[str, str],
+    request: pb.PutTopicRequest | pb.PutGroupRequest,
+    fields: Mapping[str, str],
+) -> JsonObject:
+    """Return a topic or a group, as RocketMQ's files have it, with the change of a request.
+
+    Args:
+        entry: as it is; what the request does not have stays.
+        known: the attributes that it may have.
+        current: those that it has.
+        request: the change.
+        fields: of the request, to their names in the entry.
+
+    Raises:
+        AttributeRefusedError: the attributes cannot be changed so.
+    """
+    sets, deletes = request.set_attributes, request.delete_attributes
+    attributes = changed_attributes(known, current, sets, deletes)
+    given = {name: getattr(request, f) for f, name in fields.items() if request.HasField(f)}
+    return entry | {"attributes": from_strings(attributes)} | given

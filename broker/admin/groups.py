@@ -11,12 +11,12 @@ import trio
 from commitbus.broker.admin.attributes import (
     GROUP_ATTRIBUTES,
     AttributeRefusedError,
-    changed_attributes,
+    changed_entry,
 )
 from commitbus.broker.admin.context import AdminContext, refuse
 from commitbus.broker.admin.lag import QueueLag, queue_lags, stored_at_ms, topics_of
 from commitbus.broker.admin.reset import at_end, at_offset, at_time, reset_offsets
-from commitbus.broker.metadata.documents import DocumentError, JsonObject, from_strings
+from commitbus.broker.metadata.documents import DocumentError, JsonObject
 from commitbus.broker.metadata.groups import GroupConfig, decode_group, encode_group
 from commitbus.broker.metadata.names import IllegalNameError, validate_group
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
@@ -40,13 +40,9 @@ async def put_group(context: AdminContext, request: pb.PutGroupRequest) -> pb.Gr
     _check_name(request.name)
     current = context.metadata.group(request.name) or GroupConfig(request.name)
     try:
-        attributes = changed_attributes(
-            GROUP_ATTRIBUTES, current.attributes, request.set_attributes, request.delete_attributes
+        entry = changed_entry(
+            encode_group(current), GROUP_ATTRIBUTES, current.attributes, request, _FIELDS
         )
-        entry = encode_group(current) | {"attributes": from_strings(attributes)}
-        for field, name in _FIELDS.items():
-            if request.HasField(field):
-                entry[name] = getattr(request, field)
         if request.HasField("group_retry_policy"):
             entry["groupRetryPolicy"] = _retry_policy(request.group_retry_policy)
         config = decode_group(request.name, entry)

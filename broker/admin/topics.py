@@ -11,10 +11,10 @@ import trio
 from commitbus.broker.admin.attributes import (
     TOPIC_ATTRIBUTES,
     AttributeRefusedError,
-    changed_attributes,
+    changed_entry,
 )
 from commitbus.broker.admin.context import AdminContext, refuse
-from commitbus.broker.metadata.documents import DocumentError, from_strings
+from commitbus.broker.metadata.documents import DocumentError
 from commitbus.broker.metadata.names import IllegalNameError, is_system_topic, validate_topic
 from commitbus.broker.metadata.topics import QUEUES_MAX, TopicConfig, decode_topic, encode_topic
 from commitbus.broker.queue_times import store_timestamp
@@ -38,13 +38,9 @@ async def put_topic(context: AdminContext, request: pb.PutTopicRequest) -> pb.To
     _check_name(request.name)
     current = context.metadata.topic(request.name) or TopicConfig(request.name)
     try:
-        attributes = changed_attributes(
-            TOPIC_ATTRIBUTES, current.attributes, request.set_attributes, request.delete_attributes
+        entry = changed_entry(
+            encode_topic(current), TOPIC_ATTRIBUTES, current.attributes, request, _FIELDS
         )
-        entry = encode_topic(current) | {"attributes": from_strings(attributes)}
-        for field, name in _FIELDS.items():
-            if request.HasField(field):
-                entry[name] = getattr(request, field)
         config = decode_topic(request.name, entry)
     except (AttributeRefusedError, DocumentError) as error:
         refuse(error)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from commitbus.broker.cli.mqadmin import Command
 from commitbus.broker.cli.mqadmin_options import (
+    add_attributes,
     add_cluster,
     add_place,
-    attribute_changes,
     boolean,
     check_cluster,
     int32,
@@ -51,13 +51,7 @@ def _update_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="JSON",
         help='how long a message waits between attempts, such as {"type":"EXPONENTIAL"}',
     )
-    parser.add_argument(
-        "--attributes",
-        type=attribute_changes,
-        default=({}, []),
-        metavar="+NAME=VALUE,-NAME",
-        help="attributes to set and to delete",
-    )
+    add_attributes(parser, "--attributes", example="+fifo.lock.unit=MESSAGE_GROUP")
 
 
 def _update(client: AdminClient, options: argparse.Namespace) -> Answer:

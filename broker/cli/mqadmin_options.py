@@ -119,6 +119,17 @@ def seconds(text: str) -> float:
     return value
 
 
+def add_attributes(parser: argparse.ArgumentParser, *names: str, example: str) -> None:
+    """Add the option that changes attributes."""
+    parser.add_argument(
+        *names,
+        type=attribute_changes,
+        default=({}, []),
+        metavar="+NAME=VALUE,-NAME",
+        help=f"attributes to set and to delete, such as {example}",
+    )
+
+
 def attribute_changes(text: str) -> tuple[dict[str, str], list[str]]:
     """Return what `+name=value,-name` sets, and which names it deletes.
 

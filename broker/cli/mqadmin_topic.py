@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from commitbus.broker.cli.mqadmin import Command
 from commitbus.broker.cli.mqadmin_options import (
+    add_attributes,
     add_cluster,
     add_place,
-    attribute_changes,
     boolean,
     check_cluster,
     int32,
@@ -33,13 +33,7 @@ def _update_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--order", type=boolean, metavar="true|false", help="an ordered topic")
     add("-u", "--unit", type=boolean, metavar="true|false", help="set a unit topic's flag")
     add("-s", "--hasUnitSub", type=boolean, metavar="true|false", help="set its second flag")
-    add(
-        *("-a", "--attributes"),
-        type=attribute_changes,
-        default=({}, []),
-        metavar="+NAME=VALUE,-NAME",
-        help="attributes to set and to delete, such as +message.type=FIFO",
-    )
+    add_attributes(parser, "-a", "--attributes", example="+message.type=FIFO")
 
 
 def _update(client: AdminClient, options: argparse.Namespace) -> Answer:
