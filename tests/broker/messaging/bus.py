@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -229,6 +229,19 @@ class Bus:
         handler: Any = self.methods["ReceiveMessage"].handler
         await finished(handler(request, call or self.call(), send or received.take))
         return received
+
+    @asynccontextmanager
+    async def receiving(self, **options: Any) -> AsyncIterator[list[Received]]:
+        """Receive beside the block; what comes is in the list, at its end at the latest."""
+        results: list[Received] = []
+
+        async def receive() -> None:
+            results.append(await self.receive(**options))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive)
+            await trio.testing.wait_all_tasks_blocked()
+            yield results
 
     async def stream(self, name: str, request: Message, send: Send) -> None:
         """Call a method that streams responses, and wait for its end."""

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import trio
-import trio.testing
 
 from commitbus.broker.messaging.acks import ENTRIES_MAX
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -122,13 +120,7 @@ def test_a_changed_time_counts_from_the_change_and_gives_a_new_handle(run: Run) 
     async def scenario(bus: Any) -> None:
         await bus.send(b"1")
         (handle,) = (await bus.receive(invisible_s=60)).handles
-        async with trio.open_nursery() as nursery:
-            results: list[Any] = []
-
-            async def receive() -> None:
-                results.append(await bus.receive())
-
-            nursery.start_soon(receive)
+        async with bus.receiving() as results:
             await bus.sleep(1)
             response = await bus.change(handle, 4)
             assert response.status.code == pb.OK

@@ -58,14 +58,7 @@ def attempts(received: Any) -> list[int]:
 @asynccontextmanager
 async def waiting(bus: Any, **options: Any) -> AsyncIterator[list[Any]]:
     """Receive beside the block, for at most 20 s; what comes is in the list after it."""
-    results: list[Any] = []
-
-    async def wait() -> None:
-        results.append(await receive(bus, **options))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(wait)
-        await trio.testing.wait_all_tasks_blocked()
+    async with bus.receiving(topic="F", group="O", **options) as results:
         yield results
         await trio.testing.wait_all_tasks_blocked()
         assert results, "nobody woke the receiver"

@@ -66,13 +66,7 @@ def test_without_messages_the_answer_is_not_found_after_the_polling_time(run: Ru
     """Which clients take for success; the wait is what makes it cheap."""
 
     async def scenario(bus: Any) -> None:
-        async with trio.open_nursery() as nursery:
-            results: list[Any] = []
-
-            async def receive() -> None:
-                results.append(await bus.receive(polling_s=7))
-
-            nursery.start_soon(receive)
+        async with bus.receiving(polling_s=7) as results:
             await bus.sleep(6.9)
             assert not results
             await bus.sleep(0.2)
@@ -87,14 +81,7 @@ def test_an_arriving_message_ends_the_wait(run: Run) -> None:
     """The store's thread wakes the receiver; no time passes."""
 
     async def scenario(bus: Any) -> None:
-        async with trio.open_nursery() as nursery:
-            results: list[Any] = []
-
-            async def receive() -> None:
-                results.append(await bus.receive())
-
-            nursery.start_soon(receive)
-            await trio.testing.wait_all_tasks_blocked()
+        async with bus.receiving() as results:
             await bus.send(b"a")
         assert results[0].bodies == [b"a"]
 
@@ -217,13 +204,7 @@ def test_asking_for_nothing_waits_and_gets_nothing(run: Run, batch: int) -> None
 
     async def scenario(bus: Any) -> None:
         await bus.send(b"a")
-        async with trio.open_nursery() as nursery:
-            results: list[Any] = []
-
-            async def receive() -> None:
-                results.append(await bus.receive(batch=batch, polling_s=5))
-
-            nursery.start_soon(receive)
+        async with bus.receiving(batch=batch, polling_s=5) as results:
             await bus.sleep(5.1)
         assert results[0].status.code == pb.MESSAGE_NOT_FOUND
         assert (await bus.receive()).bodies == [b"a"]
@@ -319,13 +300,7 @@ def test_an_unacknowledged_message_comes_again_when_its_time_is_over(run: Run) -
     async def scenario(bus: Any) -> None:
         await bus.send(b"a")
         first = await bus.receive(invisible_s=10)
-        async with trio.open_nursery() as nursery:
-            results: list[Any] = []
-
-            async def receive() -> None:
-                results.append(await bus.receive())
-
-            nursery.start_soon(receive)
+        async with bus.receiving() as results:
             await bus.sleep(9.99)
             assert not results
             await bus.sleep(0.02)
@@ -473,14 +448,7 @@ def test_a_group_stops_at_its_limit_of_unacknowledged_messages(run: Run) -> None
         await bus.send(b"1", b"2", b"3")
         received = await bus.receive()
         assert received.bodies == [b"1", b"2"]
-        async with trio.open_nursery() as nursery:
-            results: list[Any] = []
-
-            async def receive() -> None:
-                results.append(await bus.receive())
-
-            nursery.start_soon(receive)
-            await trio.testing.wait_all_tasks_blocked()
+        async with bus.receiving() as results:
             assert not results
             await bus.ack(received.handles[0])
         assert results[0].bodies == [b"3"]

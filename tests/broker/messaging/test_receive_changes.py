@@ -19,17 +19,9 @@ def test_a_topic_deleted_under_a_waiting_receiver_is_not_found(run: Run) -> None
     """The receiver hears of it at its next look, and leaves no progress behind."""
 
     async def scenario(bus: Any) -> None:
-        async with trio.open_nursery() as nursery:
-            results: list[Any] = []
-
-            async def receive() -> None:
-                results.append(await bus.receive())
-
-            nursery.start_soon(receive)
-            await trio.testing.wait_all_tasks_blocked()
-            async with bus.context.metadata.topic_deleted("T"):
-                bus.context.forget_topic("T")
-                bus.context.progress.delete_topic("T")
+        async with bus.receiving() as results, bus.context.metadata.topic_deleted("T"):
+            bus.context.forget_topic("T")
+            bus.context.progress.delete_topic("T")
         assert results[0].status.code == pb.TOPIC_NOT_FOUND
         assert bus.context.progress.items() == []
 
@@ -65,14 +57,7 @@ def test_a_topic_that_is_closed_under_a_waiting_receiver_gives_nothing_more(run:
     """What an operator changes holds from the next look on, not from the next call on."""
 
     async def scenario(bus: Any) -> None:
-        results: list[Any] = []
-
-        async def receive() -> None:
-            results.append(await bus.receive())
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(receive)
-            await trio.testing.wait_all_tasks_blocked()
+        async with bus.receiving() as results:
             await bus.topic(perm=2)
             await bus.send(b"a")
         assert results[0].status.code == pb.FORBIDDEN
@@ -84,18 +69,11 @@ def test_a_topic_that_grows_under_a_waiting_receiver_is_seen_in_full(run: Run) -
     """Also after it shrank in between: what lies in the queues beyond waits there."""
 
     async def scenario(bus: Any) -> None:
-        results: list[Any] = []
-
-        async def receive() -> None:
-            results.append(await bus.receive())
-
         await bus.topic(queues=4)
         await bus.send(b"0", b"1", b"2", b"3")
         await bus.topic(queues=2)
         assert sorted((await bus.receive()).bodies) == [b"0", b"1"]
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(receive)
-            await trio.testing.wait_all_tasks_blocked()
+        async with bus.receiving() as results:
             await bus.topic(queues=4)
             await bus.send(b"4")
         assert sorted(results[0].bodies) == [b"2", b"3", b"4"]
@@ -111,14 +89,7 @@ def test_tags_with_the_same_hash_do_not_hold_up_the_ones_asked_for(run: Run, bat
         await bus.send(b"1", b"2", b"3", tag="BB")
         await bus.send(b"4", tag="Aa")
         assert (await bus.receive(tags="Aa", batch=batch)).bodies == [b"4"]
-        results: list[Any] = []
-
-        async def receive() -> None:
-            results.append(await bus.receive(tags="Aa", batch=batch))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(receive)
-            await trio.testing.wait_all_tasks_blocked()
+        async with bus.receiving(tags="Aa", batch=batch) as results:
             await bus.send(b"5", b"6", tag="BB")
             await trio.testing.wait_all_tasks_blocked()
             await bus.send(b"7", tag="Aa")

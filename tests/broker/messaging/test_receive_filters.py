@@ -251,14 +251,7 @@ def test_an_arrival_that_is_not_wanted_does_not_end_the_wait(
     prepared()
 
     async def scenario(bus: Any) -> None:
-        results: list[Any] = []
-
-        async def receive() -> None:
-            results.append(await bus.receive(**filters))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(receive)
-            await trio.testing.wait_all_tasks_blocked()
+        async with bus.receiving(**filters) as results:
             for _ in range(5):
                 await bus.send(b"other", tag="green", colour="green")
                 await bus.sleep(1)
