@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Final
 
+import trio
+
 from commitbus.broker.messaging import renewals
 from commitbus.broker.messaging.clients import (
     DISCONNECT_GRACE_S,
@@ -27,7 +29,12 @@ from commitbus.broker.messaging.polling_time import POLLING_MS_MAX
 from commitbus.broker.messaging.pop import BATCH_MAX
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
 from commitbus.broker.messaging.validate import group_name, known_topic_name
-from commitbus.broker.metadata.groups import CustomizedBackoff, GroupConfig
+from commitbus.broker.metadata.groups import (
+    Backoff,
+    CustomizedBackoff,
+    ExponentialBackoff,
+    GroupConfig,
+)
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
@@ -38,6 +45,10 @@ _PRODUCER_ATTEMPTS: Final = 3
 _UNLIMITED_ATTEMPTS: Final = 2**31 - 1
 _LITE_SUBSCRIPTION_QUOTA: Final = 2000
 _LITE_TOPIC_SIZE_MAX: Final = 64
+_NODE_ROUTE_S: Final = 0.2
+"""For the Node.js client to learn where a topic is, over a slow network as well."""
+_BACKOFF_STEPS: Final = 32
+"""Of an exponential backoff written as a list; its last delay holds for all further attempts."""
 
 
 async def telemetry(
@@ -67,6 +78,7 @@ async def telemetry(
                     settings = await _merged(context, client, command.settings)
                 except REFUSALS as error:
                     raise _closing(error) from None
+                await trio.sleep(_not_listening_s(settings))
                 await send(pb.TelemetryCommand(status=ok(), settings=settings))
             elif kind == "thread_stack_trace":
                 context.questions.answered(client, command.thread_stack_trace.nonce, command)
@@ -157,6 +169,18 @@ async def _merged(context: MessagingContext, client: Client, settings: pb.Settin
     return merged
 
 
+def _not_listening_s(settings: pb.Settings) -> float:
+    """Return for how long a client would ignore the answer to its settings.
+
+    The Node.js client (1.0.8) sends them when it knows where its first topic is, asks for the
+    others one by one, and only then listens. Without an answer it waits 5 minutes to start.
+    """
+    if settings.user_agent.language != pb.NODE_JS:
+        return 0
+    topics = len(settings.publishing.topics) + len(settings.subscription.subscriptions)
+    return _NODE_ROUTE_S * max(topics - 1, 0)
+
+
 def _introduce(
     context: MessagingContext,
     client: Client,
@@ -190,7 +214,8 @@ def _set_publishing(settings: pb.Settings, max_body_bytes: int) -> None:
 
 
 def _set_subscription(settings: pb.Settings, group: GroupConfig) -> None:
-    settings.backoff_policy.CopyFrom(_backoff(group))
+    backoff = _understood(group.backoff, settings.user_agent.language)
+    settings.backoff_policy.CopyFrom(_policy(group, backoff))
     subscription = settings.subscription
     subscription.fifo = group.consume_message_orderly
     subscription.receive_batch_size = BATCH_MAX
@@ -200,13 +225,25 @@ def _set_subscription(settings: pb.Settings, group: GroupConfig) -> None:
     subscription.max_lite_topic_size = _LITE_TOPIC_SIZE_MAX
 
 
-def _backoff(group: GroupConfig) -> pb.RetryPolicy:
+def _understood(backoff: Backoff, language: pb.Language) -> Backoff:
+    """Return a group's backoff in the form that a client's push consumer knows, if only in one.
+
+    Node.js's (1.0.8) ignores a list together with the attempts: the first failure of a FIFO message
+    would be its last. Python's (5.1.2) ignores anything else, and waits as long as it likes.
+    """
+    if language == pb.NODE_JS and isinstance(backoff, CustomizedBackoff):
+        return ExponentialBackoff(initial_ms=backoff.next_ms[0], max_ms=max(backoff.next_ms))
+    if language == pb.PYTHON and isinstance(backoff, ExponentialBackoff):
+        return CustomizedBackoff(tuple(map(backoff.delay_ms, range(_BACKOFF_STEPS))))
+    return backoff
+
+
+def _policy(group: GroupConfig, backoff: Backoff) -> pb.RetryPolicy:
     policy = pb.RetryPolicy(
         max_attempts=_UNLIMITED_ATTEMPTS
         if group.retry_max_times < 0
         else min(group.retry_max_times + 1, _UNLIMITED_ATTEMPTS)
     )
-    backoff = group.backoff
     if isinstance(backoff, CustomizedBackoff):
         for ms in backoff.next_ms:
             policy.customized_backoff.next.add(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)

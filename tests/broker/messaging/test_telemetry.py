@@ -134,6 +134,66 @@ def test_the_settings_follow_the_groups_configuration(run: Run) -> None:
     run(scenario)
 
 
+def test_a_client_that_knows_one_form_of_backoff_is_told_it_in_that_form(run: Run) -> None:
+    """Node.js's push consumer knows no list, Python's nothing else."""
+
+    async def policy(bus: Any, group: str, language: pb.Language) -> pb.RetryPolicy:
+        command = consumer(group)
+        command.settings.user_agent.language = language
+        (answer,) = await bus.telemetry(command)
+        told: pb.RetryPolicy = answer.settings.backoff_policy
+        return told
+
+    async def scenario(bus: Any) -> None:
+        backoff = ExponentialBackoff(initial_ms=1000, max_ms=6000, multiplier=2)
+        await bus.group("Exponential", retry_max_times=4, backoff=backoff)
+        for language, listed in ((pb.JAVA, True), (pb.PYTHON, True), (pb.NODE_JS, False)):
+            told = await policy(bus, "G", language)
+            assert told.max_attempts == 17
+            assert told.HasField("customized_backoff") is listed
+            told = await policy(bus, "Exponential", language)
+            assert told.max_attempts == 5
+            assert told.HasField("exponential_backoff") is (language != pb.PYTHON)
+
+        told = await policy(bus, "G", pb.NODE_JS)
+        assert told.exponential_backoff.initial.seconds == 1
+        assert told.exponential_backoff.max.seconds == 7200
+        assert told.exponential_backoff.multiplier == 2
+        told = await policy(bus, "Exponential", pb.PYTHON)
+        steps = [step.seconds for step in told.customized_backoff.next]
+        assert steps[:5] == [1, 2, 4, 6, 6]
+        assert set(steps[5:]) == {6}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("language", "topics", "after_s"),
+    [(pb.NODE_JS, 3, 0.4), (pb.NODE_JS, 1, 0.0), (pb.JAVA, 3, 0.0)],
+)
+def test_a_node_client_is_answered_when_it_listens(
+    run: Run, language: pb.Language, topics: int, after_s: float
+) -> None:
+    """It asks for the routes of its other topics first, and would not notice the answer."""
+
+    async def scenario(bus: Any) -> None:
+        command = producer(*(f"T{number}" for number in range(topics)))
+        command.settings.user_agent.language = language
+        answers: list[pb.TelemetryCommand] = []
+
+        async def introduce() -> None:
+            answers.extend(await bus.telemetry(command))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(introduce)
+            await bus.sleep(0)
+            assert len(answers) == (after_s == 0)
+            await bus.sleep(after_s)
+            assert len(answers) == 1
+
+    run(scenario)
+
+
 def test_settings_sent_again_are_answered_again(run: Run) -> None:
     """Clients do so every few minutes; what else they send needs no answer."""
 
