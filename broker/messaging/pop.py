@@ -23,7 +23,7 @@ from commitbus.broker.messaging.receipt_handle import handle_text, run_text
 from commitbus.broker.messaging.scan import Scan
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.groups import GroupConfig
-from commitbus.broker.metadata.progress import InFlight, QueueProgress
+from commitbus.broker.metadata.progress import InFlight, Lease, QueueProgress
 from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.store.store_reader import FetchedUnit, FetchResult
 from commitbus.commitlog.errors import (
@@ -247,15 +247,13 @@ class Batch:
         # back: an older handle would pass for the new one.
         pop_time_ms = max(now_ms, progress.in_flight[unit.queue_offset].pop_time_ms + 1)
         attempt = self._context.progress.redeliver(
-            progress,
-            unit.queue_offset,
-            pop_time_ms=pop_time_ms,
-            invisible_until_ms=now_ms + self.demand.invisible_ms,
-            client_id=self.demand.client_id,
-            auto_renew=self.demand.auto_renew,
-            counts=counts,
+            progress, unit.queue_offset, self._lease(now_ms, pop_time_ms), counts=counts
         )
         return Run(progress, queue_id, pop_time_ms, attempt, (unit,))
+
+    def _lease(self, now_ms: int, pop_time_ms: int) -> Lease:
+        demand = self.demand
+        return Lease(pop_time_ms, now_ms + demand.invisible_ms, demand.client_id, demand.auto_renew)
 
     async def _take_new(self, queue_id: int, until_s: float) -> None:
         """Take what this group has not seen yet, passing over what is not wanted.
@@ -294,11 +292,8 @@ class Batch:
         self._context.progress.deliver(
             progress,
             [unit.queue_offset for unit in units],
+            self._lease(now_ms, now_ms),
             next_offset=found.units[len(units)].queue_offset if is_cut else found.next_offset,
-            pop_time_ms=now_ms,
-            invisible_until_ms=now_ms + self.demand.invisible_ms,
-            client_id=self.demand.client_id,
-            auto_renew=self.demand.auto_renew,
         )
         if units:
             self._take(Run(progress, queue_id, now_ms, 1, units))

@@ -14,7 +14,19 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import final
+from typing import NamedTuple, final
+
+
+@final
+class Lease(NamedTuple):
+    """Who has messages that are delivered together, and for how long nobody else gets them."""
+
+    pop_time_ms: int
+    """The time of the delivery: the receipt handles'."""
+    invisible_until_ms: int
+    client_id: str
+    """In a FIFO group together with the attempt, as `receiver_id` writes both."""
+    auto_renew: bool
 
 
 @final
@@ -120,28 +132,18 @@ class QueueProgress:
             heappush(expiries, expiry)
         return list(found.values())
 
-    def deliver(
-        self,
-        offsets: Sequence[int],
-        *,
-        next_offset: int,
-        pop_time_ms: int,
-        invisible_until_ms: int,
-        client_id: str,
-        auto_renew: bool,
-    ) -> None:
+    def deliver(self, offsets: Sequence[int], lease: Lease, *, next_offset: int) -> None:
         """Put new offsets in flight and go on at `next_offset`.
 
         `offsets` ascend, none is below the present `next_offset` or at or beyond the new one.
         """
         in_flight = self._in_flight
+        pop_time_ms, until_ms, client_id, auto_renew = lease
         for offset in offsets:
-            in_flight[offset] = InFlight(
-                offset, pop_time_ms, invisible_until_ms, 1, client_id, auto_renew
-            )
+            in_flight[offset] = InFlight(offset, pop_time_ms, until_ms, 1, client_id, auto_renew)
         self._next_offset = next_offset
         if offsets:
-            self._expire_at(invisible_until_ms, tuple(offsets))
+            self._expire_at(until_ms, tuple(offsets))
 
     def hold(self, offsets: Sequence[int], *, next_offset: int) -> None:
         """Keep new offsets back for their turn and go on at `next_offset`.
@@ -155,16 +157,7 @@ class QueueProgress:
         if offsets:
             self._expire_at(0, tuple(offsets))
 
-    def redeliver(
-        self,
-        offset: int,
-        *,
-        pop_time_ms: int,
-        invisible_until_ms: int,
-        client_id: str,
-        auto_renew: bool,
-        counts: bool = True,
-    ) -> int:
+    def redeliver(self, offset: int, lease: Lease, *, counts: bool = True) -> int:
         """Deliver an offset that is in flight once more; return which attempt this is.
 
         It is another one, unless it does not count or the offset is suspended.
@@ -172,9 +165,8 @@ class QueueProgress:
         entry = self._in_flight[offset]
         entry.delivery_attempt += counts and not entry.suspended
         entry.suspended = False
-        entry.pop_time_ms, entry.invisible_until_ms = pop_time_ms, invisible_until_ms
-        entry.client_id, entry.auto_renew = client_id, auto_renew
-        self._expire_at(invisible_until_ms, (offset,))
+        entry.pop_time_ms, entry.invisible_until_ms, entry.client_id, entry.auto_renew = lease
+        self._expire_at(lease.invisible_until_ms, (offset,))
         return entry.delivery_attempt
 
     def acknowledge(self, offset: int) -> bool:

@@ -3,10 +3,8 @@
 The payloads, all integers big-endian, strings UTF-8 behind their length:
 
     DEFINE       next offset i64, queue id u32, group length u16, topic length u16, group, topic
-    DELIVER      next offset i64, pop time i64, invisible until i64, auto renew u8,
-                 client id length u16, client id, then runs of offsets: start i64, count u16
-    REDELIVER    offset i64, pop time i64, invisible until i64, flags u8,
-                 client id length u16, client id; flags: 1 auto renew, 2 no other attempt
+    DELIVER      next offset i64, lease, then runs of offsets: start i64, count u16
+    REDELIVER    offset i64, lease
     ACKNOWLEDGE  offsets, i64 each
     CHANGE       offset i64, pop time i64, invisible until i64, suspend u8
     RESET        next offset i64
@@ -14,6 +12,9 @@ The payloads, all integers big-endian, strings UTF-8 behind their length:
     DELETE       nothing
     WRAP         nothing
     HOLD         next offset i64, then runs of offsets as in DELIVER
+
+A lease is pop time i64, invisible until i64, flags u8, client id length u16, client id. Flags:
+1 auto renew, 2 a redelivery that is no other attempt.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from struct import Struct, pack
 from struct import error as StructError  # noqa: N812 - the standard library names it in lower case
 from typing import Final, NamedTuple, final
 
-from commitbus.broker.metadata.progress import QueueProgress
+from commitbus.broker.metadata.progress import Lease, QueueProgress
 
 PAYLOAD_BYTES_MAX: Final = 0xFFFF - 20
 DELIVERY_OFFSETS_MAX: Final = 1024
@@ -96,21 +97,10 @@ def decode_definition(payload: bytes) -> Definition:
     return Definition((group, topic, queue_id), next_offset)
 
 
-def encode_delivery(
-    offsets: Sequence[int],
-    *,
-    next_offset: int,
-    pop_time_ms: int,
-    invisible_until_ms: int,
-    client_id: str,
-    auto_renew: bool,
-) -> bytes:
+def encode_delivery(offsets: Sequence[int], lease: Lease, *, next_offset: int) -> bytes:
     """Return the payload of a DELIVER entry; `offsets` ascend."""
     assert len(offsets) <= DELIVERY_OFFSETS_MAX
-    client = client_id.encode()
-    assert len(client) <= CLIENT_ID_BYTES_MAX
-    head = _DELIVER.pack(next_offset, pop_time_ms, invisible_until_ms, auto_renew, len(client))
-    return head + client + _runs(offsets)
+    return _encode_lease(next_offset, lease, lease.auto_renew) + _runs(offsets)
 
 
 def encode_hold(offsets: Sequence[int], *, next_offset: int) -> bytes:
@@ -128,19 +118,16 @@ def _runs(offsets: Sequence[int]) -> bytes:
     return b"".join(_RUN.pack(offsets[i], j - i) for i, j in pairwise([*starts, count]))
 
 
-def encode_redelivery(
-    offset: int,
-    *,
-    pop_time_ms: int,
-    invisible_until_ms: int,
-    client_id: str,
-    auto_renew: bool,
-    counts: bool = True,
-) -> bytes:
+def encode_redelivery(offset: int, lease: Lease, *, counts: bool = True) -> bytes:
     """Return the payload of a REDELIVER entry."""
-    client = client_id.encode()
+    flags = lease.auto_renew * _AUTO_RENEW | (not counts) * _DOES_NOT_COUNT
+    return _encode_lease(offset, lease, flags)
+
+
+def _encode_lease(offset: int, lease: Lease, flags: int) -> bytes:
+    client = lease.client_id.encode()
     assert len(client) <= CLIENT_ID_BYTES_MAX
-    flags = auto_renew * _AUTO_RENEW | (not counts) * _DOES_NOT_COUNT
+    pop_time_ms, invisible_until_ms, *_ = lease
     return _DELIVER.pack(offset, pop_time_ms, invisible_until_ms, flags, len(client)) + client
 
 
@@ -174,19 +161,9 @@ def apply_entry(progress: QueueProgress, kind: int, payload: bytes) -> None:
 
 
 def _apply_delivery(progress: QueueProgress, payload: bytes) -> None:
-    next_offset, pop_time_ms, invisible_until_ms, auto_renew, client_bytes = _DELIVER.unpack_from(
-        payload
-    )
-    if len(payload) < _DELIVER.size + client_bytes:
-        raise EntryError("DELIVER has the wrong length")
-    progress.deliver(
-        _new_offsets(progress, payload[_DELIVER.size + client_bytes :], next_offset),
-        next_offset=next_offset,
-        pop_time_ms=pop_time_ms,
-        invisible_until_ms=invisible_until_ms,
-        client_id=payload[_DELIVER.size : _DELIVER.size + client_bytes].decode(),
-        auto_renew=bool(auto_renew),
-    )
+    next_offset, lease, _, runs = _decode_lease(payload)
+    offsets = _new_offsets(progress, runs, next_offset)
+    progress.deliver(offsets, lease, next_offset=next_offset)
 
 
 def _apply_hold(progress: QueueProgress, payload: bytes) -> None:
@@ -211,18 +188,21 @@ def _new_offsets(progress: QueueProgress, runs: bytes, next_offset: int) -> list
 
 
 def _apply_redelivery(progress: QueueProgress, payload: bytes) -> None:
-    offset, pop_time_ms, invisible_until_ms, flags, client_bytes = _DELIVER.unpack_from(payload)
-    client = payload[_DELIVER.size :]
-    if len(client) != client_bytes:
+    offset, lease, flags, rest = _decode_lease(payload)
+    if rest:
         raise EntryError("REDELIVER has the wrong length")
-    progress.redeliver(
-        offset,
-        pop_time_ms=pop_time_ms,
-        invisible_until_ms=invisible_until_ms,
-        client_id=client.decode(),
-        auto_renew=bool(flags & _AUTO_RENEW),
-        counts=not flags & _DOES_NOT_COUNT,
-    )
+    progress.redeliver(offset, lease, counts=not flags & _DOES_NOT_COUNT)
+
+
+def _decode_lease(payload: bytes) -> tuple[int, Lease, int, bytes]:
+    """Return the offset, the lease, the flags, and what follows."""
+    offset, pop_time_ms, invisible_until_ms, flags, client_bytes = _DELIVER.unpack_from(payload)
+    end = _DELIVER.size + client_bytes
+    if len(payload) < end:
+        raise EntryError("an entry has the wrong length")
+    client_id = payload[_DELIVER.size : end].decode()
+    lease = Lease(pop_time_ms, invisible_until_ms, client_id, bool(flags & _AUTO_RENEW))
+    return offset, lease, flags, payload[end:]
 
 
 def _apply_acknowledgement(progress: QueueProgress, payload: bytes) -> None:

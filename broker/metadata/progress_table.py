@@ -26,7 +26,7 @@ from commitbus.broker.metadata import progress_store
 from commitbus.broker.metadata.consumer_offsets import decode_offsets, encode_offsets
 from commitbus.broker.metadata.documents import DocumentError
 from commitbus.broker.metadata.errors import StateFileError, StateWriteError
-from commitbus.broker.metadata.progress import QueueProgress
+from commitbus.broker.metadata.progress import Lease, QueueProgress
 from commitbus.broker.metadata.progress_entries import (
     Definition,
     EntryError,
@@ -206,12 +206,9 @@ class ProgressTable:
         self,
         progress: QueueProgress,
         offsets: Sequence[int],
+        lease: Lease,
         *,
         next_offset: int,
-        pop_time_ms: int,
-        invisible_until_ms: int,
-        client_id: str,
-        auto_renew: bool,
     ) -> None:
         """Put new offsets in flight, for the first time, and go on at `next_offset`.
 
@@ -223,24 +220,10 @@ class ProgressTable:
         """
         assert progress.next_offset <= next_offset
         assert not offsets or progress.next_offset <= offsets[0] <= offsets[-1] < next_offset
-        payload = encode_delivery(
-            offsets,
-            next_offset=next_offset,
-            pop_time_ms=pop_time_ms,
-            invisible_until_ms=invisible_until_ms,
-            client_id=client_id,
-            auto_renew=auto_renew,
-        )
+        payload = encode_delivery(offsets, lease, next_offset=next_offset)
         self._make_room(len(payload))
         with self._lock:
-            progress.deliver(
-                offsets,
-                next_offset=next_offset,
-                pop_time_ms=pop_time_ms,
-                invisible_until_ms=invisible_until_ms,
-                client_id=client_id,
-                auto_renew=auto_renew,
-            )
+            progress.deliver(offsets, lease, next_offset=next_offset)
             self._record(EntryKind.DELIVER, progress, payload)
 
     def hold(self, progress: QueueProgress, offsets: Sequence[int], *, next_offset: int) -> None:
@@ -263,11 +246,8 @@ class ProgressTable:
         self,
         progress: QueueProgress,
         offset: int,
+        lease: Lease,
         *,
-        pop_time_ms: int,
-        invisible_until_ms: int,
-        client_id: str,
-        auto_renew: bool,
         counts: bool = True,
     ) -> int:
         """Deliver an offset that is in flight once more; return which attempt this is.
@@ -278,24 +258,10 @@ class ProgressTable:
             StateWriteError: The journal is full and cannot be saved; nothing changed.
         """
         assert offset in progress.in_flight
-        payload = encode_redelivery(
-            offset,
-            pop_time_ms=pop_time_ms,
-            invisible_until_ms=invisible_until_ms,
-            client_id=client_id,
-            auto_renew=auto_renew,
-            counts=counts,
-        )
+        payload = encode_redelivery(offset, lease, counts=counts)
         self._make_room(len(payload))
         with self._lock:
-            attempt = progress.redeliver(
-                offset,
-                pop_time_ms=pop_time_ms,
-                invisible_until_ms=invisible_until_ms,
-                client_id=client_id,
-                auto_renew=auto_renew,
-                counts=counts,
-            )
+            attempt = progress.redeliver(offset, lease, counts=counts)
             self._record(EntryKind.REDELIVER, progress, payload)
         return attempt
 

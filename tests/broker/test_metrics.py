@@ -18,6 +18,7 @@ from commitbus.broker.admin.topics import put_topic
 from commitbus.broker.cli.admin_client import AdminClient
 from commitbus.broker.config import BrokerConfig
 from commitbus.broker.embedded import SMALL_FILES
+from commitbus.broker.metadata.progress import Lease
 from commitbus.broker.rpc.address import ListenError
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin
 from commitbus.broker.server import RunningBroker, run_broker
@@ -98,13 +99,7 @@ def test_a_scrape_has_rocketmq_s_names_and_labels(tmp_path: Path) -> None:
                 )
             progress = context.progress.create("g", "orders", 0, 0)
             context.progress.deliver(
-                progress,
-                [0],
-                next_offset=1,
-                pop_time_ms=1,
-                invisible_until_ms=2,
-                client_id="c",
-                auto_renew=False,
+                progress, [0], Lease(1, 2, "c", auto_renew=False), next_offset=1
             )
             context.messaging.counters.count_received("g", "orders", 1, 3)
             await trio.to_thread.run_sync(

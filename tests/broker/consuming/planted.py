@@ -17,7 +17,7 @@ from commitbus.broker.messaging import fifo, pop
 from commitbus.broker.messaging.long_polling import LongPolling
 from commitbus.broker.messaging.pop import Batch
 from commitbus.broker.metadata import fifo_lock
-from commitbus.broker.metadata.progress import InFlight, QueueProgress
+from commitbus.broker.metadata.progress import InFlight, Lease, QueueProgress
 from commitbus.broker.metadata.progress_entries import EntryKind
 from commitbus.broker.metadata.progress_table import ProgressTable
 from tests.broker.consuming import history
@@ -99,8 +99,8 @@ def _forgotten_hold(patch: pytest.MonkeyPatch) -> None:
 def _attempts_not_counted(patch: pytest.MonkeyPatch) -> None:
     original = QueueProgress.redeliver
 
-    def redeliver(self: QueueProgress, offset: int, **options: Any) -> int:
-        return original(self, offset, **{**options, "counts": False})
+    def redeliver(self: QueueProgress, offset: int, lease: Lease, **_: bool) -> int:
+        return original(self, offset, lease, counts=False)
 
     patch.setattr(QueueProgress, "redeliver", redeliver)
 
@@ -152,10 +152,10 @@ def _equal_pop_times(patch: pytest.MonkeyPatch) -> None:
     original = ProgressTable.redeliver
 
     def redeliver(
-        self: ProgressTable, progress: QueueProgress, offset: int, *, pop_time_ms: int, **more: Any
+        self: ProgressTable, progress: QueueProgress, offset: int, lease: Lease, **more: Any
     ) -> int:
-        at_ms = progress.in_flight[offset].pop_time_ms
-        return original(self, progress, offset, pop_time_ms=at_ms or pop_time_ms, **more)
+        at_ms = progress.in_flight[offset].pop_time_ms or lease.pop_time_ms
+        return original(self, progress, offset, lease._replace(pop_time_ms=at_ms), **more)
 
     patch.setattr(ProgressTable, "redeliver", redeliver)
 

@@ -6,24 +6,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from commitbus.broker.metadata.progress import InFlight, QueueProgress
+from commitbus.broker.metadata.progress import InFlight, Lease, QueueProgress
 
 
 def _deliver(progress: QueueProgress, *offsets: int, until: int = 100, end: int = 0) -> None:
     progress.deliver(
-        offsets,
-        next_offset=end or offsets[-1] + 1,
-        pop_time_ms=10,
-        invisible_until_ms=until,
-        client_id="c",
-        auto_renew=False,
+        offsets, Lease(10, until, "c", auto_renew=False), next_offset=end or offsets[-1] + 1
     )
 
 
 def _redeliver(progress: QueueProgress, offset: int, until: int = 200) -> int:
-    return progress.redeliver(
-        offset, pop_time_ms=150, invisible_until_ms=until, client_id="d", auto_renew=True
-    )
+    return progress.redeliver(offset, Lease(150, until, "d", auto_renew=True))
 
 
 def _offsets(entries: list[InFlight]) -> list[int]:
@@ -48,9 +41,7 @@ def test_what_was_filtered_out_counts_as_acknowledged() -> None:
     _deliver(progress, 3, 8, end=20)
     assert progress.committed_offset == 3
     assert not progress.acknowledge(4)
-    progress.deliver(
-        [], next_offset=30, pop_time_ms=0, invisible_until_ms=0, client_id="c", auto_renew=False
-    )
+    progress.deliver([], Lease(0, 0, "c", auto_renew=False), next_offset=30)
     assert list(progress.in_flight) == [3, 8]
     assert progress.next_offset == 30
 
@@ -163,12 +154,7 @@ class ProgressMachine(RuleBasedStateMachine):
             at = offsets[-1] + 1
         self.next = at + tail
         self.progress.deliver(
-            offsets,
-            next_offset=self.next,
-            pop_time_ms=0,
-            invisible_until_ms=until,
-            client_id="c",
-            auto_renew=False,
+            offsets, Lease(0, until, "c", auto_renew=False), next_offset=self.next
         )
         self.model |= dict.fromkeys(offsets, (until, 1, False))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commitbus.broker.metadata.progress import QueueProgress
+from commitbus.broker.metadata.progress import Lease, QueueProgress
 from commitbus.broker.metadata.progress_entries import (
     PAYLOAD_BYTES_MAX,
     Definition,
@@ -40,12 +40,7 @@ def _state(progress: QueueProgress) -> tuple[int, list[object]]:
 def _delivered(*offsets: int) -> QueueProgress:
     progress = QueueProgress(0)
     payload = encode_delivery(
-        offsets,
-        next_offset=offsets[-1] + 1,
-        pop_time_ms=1,
-        invisible_until_ms=2,
-        client_id="c",
-        auto_renew=False,
+        offsets, Lease(1, 2, "c", auto_renew=False), next_offset=offsets[-1] + 1
     )
     apply_entry(progress, EntryKind.DELIVER, payload)
     return progress
@@ -58,23 +53,10 @@ def test_a_delivery_is_applied_as_it_was_made(
 ) -> None:
     next_offset = (offsets[-1] if offsets else 0) + 1 + tail
     for renew in (False, True):
+        lease = Lease(pop, until, client, auto_renew=renew)
         direct, replayed = QueueProgress(0), QueueProgress(0)
-        direct.deliver(
-            offsets,
-            next_offset=next_offset,
-            pop_time_ms=pop,
-            invisible_until_ms=until,
-            client_id=client,
-            auto_renew=renew,
-        )
-        payload = encode_delivery(
-            offsets,
-            next_offset=next_offset,
-            pop_time_ms=pop,
-            invisible_until_ms=until,
-            client_id=client,
-            auto_renew=renew,
-        )
+        direct.deliver(offsets, lease, next_offset=next_offset)
+        payload = encode_delivery(offsets, lease, next_offset=next_offset)
         apply_entry(replayed, EntryKind.DELIVER, payload)
         assert _state(replayed) == _state(direct)
 
@@ -95,9 +77,7 @@ def test_what_is_held_back_is_applied_as_it_was_made(offsets: list[int], tail: i
 @pytest.mark.parametrize("counts", [False, True])
 def test_a_redelivery_says_whether_it_counts(*, renew: bool, counts: bool) -> None:
     progress = _delivered(3)
-    payload = encode_redelivery(
-        3, pop_time_ms=7, invisible_until_ms=8, client_id="c", auto_renew=renew, counts=counts
-    )
+    payload = encode_redelivery(3, Lease(7, 8, "c", auto_renew=renew), counts=counts)
     apply_entry(progress, EntryKind.REDELIVER, payload)
     entry = progress.in_flight[3]
     assert (entry.auto_renew, entry.delivery_attempt) == (renew, 1 + counts)
@@ -105,14 +85,7 @@ def test_a_redelivery_says_whether_it_counts(*, renew: bool, counts: bool) -> No
 
 def test_a_run_of_offsets_takes_ten_bytes_however_long() -> None:
     def size(offsets: list[int]) -> int:
-        payload = encode_delivery(
-            offsets,
-            next_offset=99,
-            pop_time_ms=0,
-            invisible_until_ms=0,
-            client_id="",
-            auto_renew=False,
-        )
+        payload = encode_delivery(offsets, Lease(0, 0, "", auto_renew=False), next_offset=99)
         return len(payload)
 
     assert size([1]) == size(list(range(1, 33))) == size([]) + 10
@@ -121,25 +94,18 @@ def test_a_run_of_offsets_takes_ten_bytes_however_long() -> None:
 
 def test_the_longest_delivery_fits() -> None:
     payload = encode_delivery(
-        range(0, 2048, 2),
-        next_offset=2048,
-        pop_time_ms=0,
-        invisible_until_ms=0,
-        client_id="c" * 16384,
-        auto_renew=False,
+        range(0, 2048, 2), Lease(0, 0, "c" * 16384, auto_renew=False), next_offset=2048
     )
     assert len(payload) <= PAYLOAD_BYTES_MAX
 
 
 def test_every_other_change_is_applied_as_it_was_made() -> None:
     direct, replayed = _delivered(3, 4, 5), _delivered(3, 4, 5)
-    direct.redeliver(3, pop_time_ms=7, invisible_until_ms=8, client_id="é", auto_renew=True)
+    direct.redeliver(3, Lease(7, 8, "é", auto_renew=True))
     direct.change_invisible(4, pop_time_ms=9, invisible_until_ms=10, suspend=True)
     direct.acknowledge(3)
     direct.clamp(5)
-    payload = encode_redelivery(
-        3, pop_time_ms=7, invisible_until_ms=8, client_id="é", auto_renew=True
-    )
+    payload = encode_redelivery(3, Lease(7, 8, "é", auto_renew=True))
     apply_entry(replayed, EntryKind.REDELIVER, payload)
     change = encode_change(4, pop_time_ms=9, invisible_until_ms=10, suspend=True)
     apply_entry(replayed, EntryKind.CHANGE, change)
@@ -194,14 +160,7 @@ def test_an_entry_that_does_not_fit_changes_nothing(kind: int, payload: bytes) -
 
 
 def test_a_delivery_of_what_was_delivered_is_refused() -> None:
-    payload = encode_delivery(
-        [4],
-        next_offset=9,
-        pop_time_ms=0,
-        invisible_until_ms=0,
-        client_id="client",
-        auto_renew=False,
-    )
+    payload = encode_delivery([4], Lease(0, 0, "client", auto_renew=False), next_offset=9)
     progress = _delivered(3, 4)
     with pytest.raises(EntryError, match="before"):
         apply_entry(progress, EntryKind.DELIVER, payload)

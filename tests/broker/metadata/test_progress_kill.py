@@ -13,6 +13,7 @@ from commitbus.broker.metadata.progress_table import ProgressTable
 CHILD = """
 import os, sys
 from pathlib import Path
+from commitbus.broker.metadata.progress import Lease
 from commitbus.broker.metadata.progress_journal import JOURNAL_BYTES_MIN
 from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.commitlog.clock import SystemClock
@@ -27,10 +28,8 @@ queues = [table.create("g", "t", queue_id, 0) for queue_id in range(3)]
 while True:
     for queue_id, progress in enumerate(queues):
         start = progress.next_offset
-        table.deliver(
-            progress, range(start, start + 8), next_offset=start + 8, pop_time_ms=start,
-            invisible_until_ms=start + 60_000, client_id="client", auto_renew=False,
-        )
+        lease = Lease(start, start + 60_000, "client", auto_renew=False)
+        table.deliver(progress, range(start, start + 8), lease, next_offset=start + 8)
         for offset in range(start, start + 7):
             table.acknowledge(progress, offset)
             os.write(1, b"%d %d\\n" % (queue_id, offset))

@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from commitbus.broker.metadata.progress import QueueProgress
+from commitbus.broker.metadata.progress import Lease, QueueProgress
 from commitbus.broker.metadata.progress_journal import JOURNAL_BYTES_MIN
 from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.commitlog.clock import SystemClock
@@ -89,11 +89,8 @@ class ProgressTableMachine(RuleBasedStateMachine):
         self.table.deliver(
             progress,
             offsets,
+            Lease(self.now, self.now + duration, "c", auto_renew=False),
             next_offset=at,
-            pop_time_ms=self.now,
-            invisible_until_ms=self.now + duration,
-            client_id="c",
-            auto_renew=False,
         )
         model.next_offset = at
         model.in_flight |= {o: Entry(self.now, self.now + duration) for o in offsets}
@@ -146,10 +143,7 @@ class ProgressTableMachine(RuleBasedStateMachine):
             attempt = self.table.redeliver(
                 progress,
                 found.offset,
-                pop_time_ms=self.now,
-                invisible_until_ms=self.now + duration,
-                client_id="another",
-                auto_renew=True,
+                Lease(self.now, self.now + duration, "another", auto_renew=True),
                 counts=counts,
             )
             assert attempt == entry.attempt

@@ -14,7 +14,7 @@ import pytest
 from commitbus.broker.metadata import progress_store
 from commitbus.broker.metadata.documents import parse_document
 from commitbus.broker.metadata.errors import StateFileError, StateWriteError
-from commitbus.broker.metadata.progress import InFlight, QueueProgress
+from commitbus.broker.metadata.progress import InFlight, Lease, QueueProgress
 from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.commitlog.errors import StoreClosedError
 
@@ -32,11 +32,8 @@ def _deliver(table: ProgressTable, progress: QueueProgress, count: int, until: i
     table.deliver(
         progress,
         range(start, start + count),
+        Lease(1, until, "c", auto_renew=True),
         next_offset=start + count,
-        pop_time_ms=1,
-        invisible_until_ms=until,
-        client_id="c",
-        auto_renew=True,
     )
 
 
@@ -46,9 +43,7 @@ def _work(table: ProgressTable) -> QueueProgress:
     _deliver(table, progress, 5)
     assert table.acknowledge(progress, 8)
     table.change_invisible(progress, 9, pop_time_ms=2, invisible_until_ms=500, suspend=True)
-    attempt = table.redeliver(
-        progress, 7, pop_time_ms=3, invisible_until_ms=300, client_id="d", auto_renew=False
-    )
+    attempt = table.redeliver(progress, 7, Lease(3, 300, "d", auto_renew=False))
     assert attempt == 2
     table.reset("g", "t", 1, 40)
     table.create("gone", "t", 0, 0)
@@ -84,12 +79,7 @@ def test_a_kill_loses_nothing_that_was_answered(
     kept = third.get("g", "t", 0)
     assert kept is not None
     assert kept.committed_offset == 9
-    assert (
-        third.redeliver(
-            kept, 9, pop_time_ms=0, invisible_until_ms=0, client_id="", auto_renew=False
-        )
-        == 1
-    ), "it was suspended"
+    assert third.redeliver(kept, 9, Lease(0, 0, "", auto_renew=False)) == 1, "it was suspended"
 
 
 def test_a_kill_after_a_kill_loses_nothing_either(

@@ -13,6 +13,7 @@ import trio
 
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.metadata_store import MetadataStore
+from commitbus.broker.metadata.progress import Lease
 from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.broker.metadata.salvage import salvage_state
 from commitbus.broker.metadata.topics import TopicConfig
@@ -47,15 +48,7 @@ def damaged(tmp_path: Path) -> Path:
     table.open()
     progress = table.create("G", "T", 0, 8)
     table.create("G", "T", 1, 6)
-    table.deliver(
-        progress,
-        [8],
-        next_offset=10,
-        pop_time_ms=1,
-        invisible_until_ms=2,
-        client_id="c",
-        auto_renew=False,
-    )
+    table.deliver(progress, [8], Lease(1, 2, "c", auto_renew=False), next_offset=10)
     table.close()
     return store
 
