@@ -13,6 +13,7 @@ import trio
 
 from commitbus.broker.rpc import trio_transport
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
+from commitbus.broker.rpc.http2 import client_connection
 from commitbus.broker.rpc.http2.client_call import ClientCall
 from commitbus.broker.rpc.http2.client_connection import ClientConnection, connect
 from commitbus.broker.rpc.http2.engine import Engine, EngineLimits, ErrorCode, Role
@@ -50,9 +51,24 @@ async def connected(kind: MethodKind, handler: Handler) -> AsyncIterator[ClientC
         nursery.cancel_scope.cancel()
 
 
-async def serve(one: Method, *, task_status: trio.TaskStatus[int]) -> None:
+@asynccontextmanager
+async def connected_to_silence() -> AsyncIterator[ClientConnection]:
+    """To something that neither reads nor writes."""
+
+    async def say_nothing(stream: trio.SocketStream) -> None:
+        async with stream:
+            await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, say_nothing, 0)
+        async with connect("127.0.0.1", listeners[0].socket.getsockname()[1]) as connection:
+            yield connection
+        nursery.cancel_scope.cancel()
+
+
+async def serve(one: Method, grace_s: float = 0.1, *, task_status: trio.TaskStatus[int]) -> None:
     await trio_transport.serve(
-        [one], listen="127.0.0.1:0", drain_grace_s=0.1, task_status=task_status
+        [one], listen="127.0.0.1:0", drain_grace_s=grace_s, task_status=task_status
     )
 
 
@@ -238,6 +254,88 @@ def test_a_server_that_stops_ends_its_calls() -> None:
                     await connection.wait_unusable()
                     with refused(StatusCode.UNAVAILABLE):
                         await connection.unary(PATH, b"")
+
+    run(main)
+
+
+def test_a_server_that_drains_is_called_no_more() -> None:
+    """What it is asked already it still answers."""
+
+    async def main() -> None:
+        asked, answers, answered = trio.Event(), trio.Event(), trio.Event()
+        until_stopped = trio.CancelScope()
+
+        async def answer(request: pb.SendMessageRequest, _: Call) -> pb.SendMessageRequest:
+            asked.set()
+            await answers.wait()
+            return request
+
+        async def serve_until_stopped(*, task_status: trio.TaskStatus[int]) -> None:
+            with until_stopped:
+                await serve(method(MethodKind.UNARY, answer), WITHIN_S, task_status=task_status)
+
+        async def ask(connection: ClientConnection) -> None:
+            assert body_of(await connection.unary(PATH, packed(b"x"))) == b"x"
+            answered.set()
+
+        async with trio.open_nursery() as nursery:
+            port = await nursery.start(serve_until_stopped)
+            async with connect("127.0.0.1", port) as connection:
+                nursery.start_soon(ask, connection)
+                await asked.wait()
+                until_stopped.cancel()
+                await connection.wait_unusable()
+                assert not connection.is_usable
+                with refused(StatusCode.UNAVAILABLE):
+                    await connection.unary(PATH, b"")
+                answers.set()
+                await answered.wait()
+
+    run(main)
+
+
+def test_a_server_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its machine may be gone: nobody says so."""
+    monkeypatch.setattr(client_connection, "KEEPALIVE_S", 0.05)
+    monkeypatch.setattr(client_connection, "KEEPALIVE_TIMEOUT_S", 0.05)
+
+    async def main() -> None:
+        async with connected_to_silence() as connection:
+            with refused(StatusCode.UNAVAILABLE):
+                await connection.unary(PATH, b"")
+
+    run(main)
+
+
+def test_a_deadline_ends_the_wait_for_a_server_that_does_not_read() -> None:
+    async def main() -> None:
+        async with (
+            connected_to_silence() as connection,
+            connection.call(PATH, timeout_s=0.5) as call,
+        ):
+            with refused(StatusCode.DEADLINE_EXCEEDED):
+                while True:
+                    await call.send(bytes(100_000))
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("http_status", "status"),
+    [
+        (b"404", StatusCode.UNIMPLEMENTED),
+        (b"503", StatusCode.UNAVAILABLE),
+        (b"418", StatusCode.UNKNOWN),
+    ],
+)
+def test_an_http_status_is_a_status(http_status: bytes, status: StatusCode) -> None:
+    """Of a proxy, or whatever else is there instead of a gRPC server."""
+
+    async def main() -> None:
+        call = ClientCall(Engine(Role.CLIENT, EngineLimits()), 1, lambda: None, None)
+        call.fields_received([(b":status", http_status)], has_ended=True)
+        with refused(status):
+            await call.receive()
 
     run(main)
 
