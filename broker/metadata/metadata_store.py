@@ -123,11 +123,7 @@ class MetadataStore:
         Raises: As `put_topic`.
         """
         async with self._writing:
-            # Looked up under the lock: what an operator puts meanwhile is not to be overwritten.
-            if (known := self.topic(config.name)) is not None:
-                return known
-            await self._topics.put(config, self._thread)
-        return config
+            return await self._topics.add(config, self._thread)
 
     @asynccontextmanager
     async def topic_deleted(self, name: str) -> AsyncIterator[None]:
@@ -158,10 +154,7 @@ class MetadataStore:
         Raises: As `put_group`.
         """
         async with self._writing:
-            if (known := self.group(config.name)) is not None:
-                return known
-            await self._groups.put(config, self._thread)
-        return config
+            return await self._groups.add(config, self._thread)
 
     async def delete_group(self, name: str) -> None:
         """Remove a group's settings, if it has any; durable on return.

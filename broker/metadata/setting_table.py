@@ -108,6 +108,13 @@ class SettingTable(Generic[Config]):
         self.configs[config.name], self._entries[config.name] = config, entry
         self._mirror_is_behind = True
 
+    async def add(self, config: Config, thread: SqliteThread) -> Config:
+        """As `put`, unless there is one of its name; return the one that there is then."""
+        if (known := self.configs.get(config.name)) is not None:
+            return known
+        await self.put(config, thread)
+        return config
+
     async def delete(self, name: str, thread: SqliteThread) -> None:
         """Remove a setting for good. Not to be called again before it returns."""
         if name not in self.configs:
