@@ -16,6 +16,8 @@ POLLING_MS_MAX: Final = 20_000
 
 _REQUEST_TIMEOUT_MS: Final = 3_000
 """What the official clients add to a long poll for their deadline."""
+_TRANSIT_MS: Final = 500
+"""A call may have taken this long to get here: the Rust client's deadline is its polling time."""
 _ANSWER_MARGIN_MS: Final = 200
 """An empty answer leaves this long before the deadline, or the client sees a timeout instead."""
 _ILLEGAL_POLLING_TIME_SINCE: Final = "5.0.3"
@@ -26,7 +28,7 @@ def polling_ms(request: pb.ReceiveMessageRequest | pb.PullMessageRequest, call: 
     """Return how long to wait for messages.
 
     Raises:
-        IllegalPollingTimeError: the deadline leaves less than the shortest wait.
+        IllegalPollingTimeError: the deadline is sooner than the shortest wait allows.
         BadRequestError: the same, for a client that does not know that code.
     """
     remaining_ms: int | None = None
@@ -39,7 +41,7 @@ def polling_ms(request: pb.ReceiveMessageRequest | pb.PullMessageRequest, call: 
     wanted_ms = min(max(wanted_ms, POLLING_MS_MIN), POLLING_MS_MAX)
     if remaining_ms is None or wanted_ms <= remaining_ms - _ANSWER_MARGIN_MS:
         return wanted_ms
-    if remaining_ms < POLLING_MS_MIN:
+    if remaining_ms < POLLING_MS_MIN - _TRANSIT_MS:
         text = f"the deadline leaves {remaining_ms} ms, polling needs at least {POLLING_MS_MIN} ms"
         if call.metadata.get("x-mq-client-version", "") < _ILLEGAL_POLLING_TIME_SINCE:
             raise BadRequestError(text)

@@ -74,13 +74,13 @@ async def too_many_filters(stage: Stage, path: str) -> Any:
 
 @cells(BOTH, pb.ILLEGAL_POLLING_TIME, deadline_s=4)
 async def short_deadline(stage: Stage, path: str) -> Any:
-    """The call's deadline leaves less than 5 s."""
+    """The call's deadline leaves less than 4.5 s."""
     return await good_request(stage, path)
 
 
 @cells(BOTH, pb.BAD_REQUEST, deadline_s=4, headers={"x-mq-client-version": "5.0.2"})
 async def short_deadline_of_an_old_client(stage: Stage, path: str) -> Any:
-    """The deadline leaves less than 5 s, and the client is older than 5.0.3."""
+    """The deadline leaves less than 4.5 s, and the client is older than 5.0.3."""
     return await good_request(stage, path)
 
 
