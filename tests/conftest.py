@@ -7,8 +7,6 @@ import tarfile
 from pathlib import Path
 from typing import NamedTuple
 
-# Before anything is frozen (`gc.freeze`): later it would take trio's random source for garbage.
-import hypothesis  # noqa: F401 - pytest loads it at the end where no test did
 import pytest
 
 from commitbus.commitlog.clock import SystemClock

@@ -5,6 +5,7 @@ from commitbus.commitlog.kernels.choice import (
     UnknownKernelsError,
     kernels,
     ready_kernels,
+    when_loaded,
 )
 from commitbus.commitlog.kernels.columns import (
     DispatchBatch,
@@ -26,4 +27,5 @@ __all__ = [
     "UnknownKernelsError",
     "kernels",
     "ready_kernels",
+    "when_loaded",
 ]

@@ -9,11 +9,11 @@ last byte.
 from __future__ import annotations
 
 import atexit
-import gc
 import importlib.util
 import logging
 import os
 import threading
+from collections.abc import Callable
 from functools import cache
 from typing import Final, final
 
@@ -53,7 +53,7 @@ def load_compiled() -> Kernels:
 class KernelChoice:
     """What a process uses: see `kernels`. Tests make others."""
 
-    __slots__ = ("_current", "_lock", "_may_load", "_records", "_thread")
+    __slots__ = ("_current", "_lock", "_may_load", "_records", "_thread", "on_loaded")
 
     def __init__(self, forced: str = "") -> None:
         """Begin with Python, or with what is forced.
@@ -65,6 +65,8 @@ class KernelChoice:
         self._records = 0
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self.on_loaded: Callable[[], object] = lambda: None
+        """Called on the loading thread once the compiled kernels are ready."""
         if forced == "numba":
             try:
                 self._current = load_compiled()
@@ -97,9 +99,7 @@ class KernelChoice:
     def _load(self) -> None:
         try:
             self._current = load_compiled()
-            # What numba brings stays as long as the process; each full collection would look at all
-            # of its 80,000 objects, and nobody is answered for those 50 ms.
-            gc.freeze()
+            self.on_loaded()
         except Exception:
             # Slower is no reason to fail: numba may be too old, or broken on this machine.
             _logger.warning("the compiled kernels cannot be used", exc_info=True)
@@ -119,6 +119,15 @@ def kernels(records: int) -> Kernels:
         UnknownKernelsError: The environment asks for what cannot be had.
     """
     return _choice().kernels(records)
+
+
+def when_loaded(function: Callable[[], object]) -> None:
+    """Have a function called if the compiled kernels are loaded from now on, on another thread.
+
+    Raises:
+        UnknownKernelsError: As `kernels`.
+    """
+    _choice().on_loaded = function
 
 
 def ready_kernels() -> Kernels:
