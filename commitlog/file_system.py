@@ -85,6 +85,31 @@ _CHUNK_BYTES: Final = 1 << 16
 _ZEROS: Final = bytes(_CHUNK_BYTES)
 
 
+TEMPORARY_SUFFIX: Final = ".tmp"
+"""Of a file that `replace_file` had not finished when the disk was full or the process died."""
+
+
+def replace_file(path: Path, data: bytes, file_system: FileSystem) -> None:
+    """Make `data` all that a file holds, in one step, and durable on return.
+
+    Raises:
+        OSError: It could not be written; what was there before still is.
+    """
+    directory, temporary = path.parent, path.with_name(path.name + TEMPORARY_SUFFIX)
+    if not file_system.exists(directory):
+        file_system.make_directories(directory)
+        file_system.sync_directory(directory.parent)
+    file = file_system.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        file.pwrite(data, 0)
+        file.sync_data()
+    finally:
+        file.close()
+    file_system.rename(temporary, path)
+    file_system.sync_directory(directory)
+
+
 def data_chunks(file: File, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield (position, bytes) of the chunks of [start, end) that are not all zero.
 

@@ -27,7 +27,7 @@ from typing import Any, Final, final
 from isal.isal_zlib import crc32
 
 from commitbus.commitlog.errors import NotAStoreError
-from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.file_system import FileSystem, replace_file
 from commitbus.commitlog.mapped_file import raise_if_disk_full
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
 
@@ -133,19 +133,9 @@ class DeletedTopics:
             file.close()
 
     def _save(self, deletions: dict[str, Deletion]) -> None:
-        file_system, data = self._file_system, _encode(deletions)
-        temporary = self._path.with_suffix(".new")
+        data = _encode(deletions)
         try:
-            file_system.make_directories(self._path.parent)
-            file = file_system.open(temporary, create=True)
-            try:
-                file.truncate(0)
-                file.pwrite(data, 0)
-                file.sync_data()
-            finally:
-                file.close()
-            file_system.rename(temporary, self._path)
-            file_system.sync_directory(self._path.parent)
+            replace_file(self._path, data, self._file_system)
         except OSError as error:
             raise_if_disk_full(error, self._path, len(data))
             raise

@@ -19,8 +19,7 @@ A boundary is the physical offset of the first record at or behind each MiB of t
 smallest store timestamp from it to the next one: where a reader may begin, and what it may skip.
 The CRC covers what no record's own does: headers and properties.
 
-A manifest appears in one step, after the file is durable: written aside, synced, renamed, its
-directory synced. One that is lost is made again from the file.
+A manifest appears in one step, after its log file is durable. One that is lost is made again.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from typing import Any, Final, NamedTuple, final
 from isal.isal_zlib import crc32
 
 from commitbus.commitlog.errors import CorruptRecordError
-from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.file_system import TEMPORARY_SUFFIX, FileSystem, replace_file
 from commitbus.commitlog.mapped_file import FILE_NAME_DIGITS, MappedFile, file_name
 from commitbus.commitlog.record_scanner import RecordScanner, StopKind
 
@@ -44,8 +43,6 @@ SEALED_PATH: Final = Path("commitbus", "sealed")
 BOUNDARY_BYTES: Final = 1 << 20
 FORMAT: Final = 1
 SUFFIX: Final = ".json"
-TEMPORARY_SUFFIX: Final = ".tmp"
-"""Of a manifest that a full disk or a crash left unfinished: the next start removes it."""
 
 
 class ManifestError(ValueError):
@@ -282,19 +279,7 @@ class SealedSegments:
             OSError: It could not be written; what was there before still is.
         """
         path = manifest_path(self._store, segment.base_offset)
-        directory, temporary = path.parent, path.with_name(path.name + TEMPORARY_SUFFIX)
-        if not self._file_system.exists(directory):
-            self._file_system.make_directories(directory)
-            self._file_system.sync_directory(directory.parent)
-        file = self._file_system.open(temporary, create=True)
-        try:
-            file.truncate(0)
-            file.pwrite(segment.encode(), 0)
-            file.sync_data()
-        finally:
-            file.close()
-        self._file_system.rename(temporary, path)
-        self._file_system.sync_directory(directory)
+        replace_file(path, segment.encode(), self._file_system)
         self._max_store_timestamps[segment.base_offset] = segment.max_store_timestamp
 
     def delete_before(self, physical_offset: int) -> None:

@@ -15,12 +15,15 @@ class FailingFileSystem:
     def __init__(self) -> None:
         self.real = RealFileSystem()
         self.fails: dict[str, int] = {}
+        self.calls: list[str] = []
+        """Names of the operations in their order, those of files too."""
 
     def __getattr__(self, name: str) -> Any:
         self.check(name)
         return getattr(self.real, name)
 
     def check(self, name: str) -> None:
+        self.calls.append(name)
         if name in self.fails:
             raise OSError(self.fails[name], os.strerror(self.fails[name]))
 

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import final
 
 from commitbus.broker.store.check_report import CheckReport
-from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.file_system import TEMPORARY_SUFFIX, FileSystem
 from commitbus.commitlog.mapped_file import MappedFile
 from commitbus.commitlog.record_format import CheckedRecord
 from commitbus.commitlog.record_scanner import ScanStop, StopKind
 from commitbus.flush.sealed import (
     SEALED_PATH,
-    TEMPORARY_SUFFIX,
     SegmentSummary,
     base_offset_of,
     checksum_of,

@@ -1,0 +1,43 @@
+"""Files that are replaced as a whole."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from commitbus.commitlog.file_system import replace_file
+from tests.failing_files import FailingFileSystem
+
+CHANGES: Final = {"make_directories", "pwrite", "sync_data", "rename", "sync_directory"}
+
+
+def test_a_file_is_durable_before_it_has_its_name_and_the_name_is_durable(tmp_path: Path) -> None:
+    """Those of its directory, too, if that is new."""
+    files: Any = FailingFileSystem()
+    path = tmp_path / "directory" / "file"
+    replace_file(path, b"first", files)
+    written = ["pwrite", "sync_data", "rename", "sync_directory"]
+    changes = [call for call in files.calls if call in CHANGES]
+    assert changes == ["make_directories", "sync_directory", *written]
+    files.calls.clear()
+    replace_file(path, b"2nd", files)
+    assert [call for call in files.calls if call in CHANGES] == written
+    assert {found.name: found.read_bytes() for found in path.parent.iterdir()} == {"file": b"2nd"}
+
+
+@pytest.mark.parametrize("operation", ["pwrite", "sync_data", "rename"])
+def test_a_file_that_cannot_be_replaced_stays_as_it_was(tmp_path: Path, operation: str) -> None:
+    """And what is left beside it is no hindrance."""
+    files: Any = FailingFileSystem()
+    path = tmp_path / "file"
+    replace_file(path, b"first", files)
+    files.fails[operation] = errno.ENOSPC
+    with pytest.raises(OSError, match="No space left"):
+        replace_file(path, b"another one", files)
+    assert path.read_bytes() == b"first"
+    files.fails.clear()
+    replace_file(path, b"2nd", files)
+    assert path.read_bytes() == b"2nd"
