@@ -429,6 +429,23 @@ def test_a_failed_flush_is_told(tmp_path: Path, operation: str) -> None:
     store.close()
 
 
+def test_after_an_unclean_stop_the_names_that_lead_to_queues_are_made_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that died may not have come to that, and a checkpoint soon relies on them."""
+    directory = tmp_path / "consumequeue"
+    store = open_store(directory)
+    store.put([message(n, n) for n in range(3)])
+    store.close()
+    synced: list[Path] = []
+    monkeypatch.setattr(RealFileSystem, "sync_directory", lambda _, path: synced.append(path))
+    store = open_store(directory)
+    store.truncate(PhysicalOffset(10**9))
+    store.flush()
+    store.close()
+    assert {tmp_path, directory, directory / "T"} <= set(synced)
+
+
 def test_flush_takes_only_what_changed_to_the_disk(tmp_path: Path) -> None:
     """10,000 idle queues cost nothing; a cut one is flushed although it became shorter."""
     file_system = FailingFileSystem()
