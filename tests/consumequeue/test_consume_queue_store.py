@@ -460,6 +460,22 @@ def test_flush_takes_only_what_changed_to_the_disk(tmp_path: Path) -> None:
     store.close()
 
 
+def test_what_was_cut_and_came_again_is_flushed(tmp_path: Path) -> None:
+    """Though the queue is as long as when it was flushed last."""
+    file_system = FailingFileSystem()
+    store = open_store(tmp_path / "cq", file_system)
+    messages = [message(n, n) for n in range(30)]
+    store.put(messages)
+    store.flush()
+    store.truncate(PhysicalOffset(2950))
+    store.put(messages)
+    assert the_queue(store).max_offset == 30
+    file_system.fails = {"sync_data": errno.EIO}
+    with pytest.raises(FlushFailedError):
+        store.flush()
+    store.close()
+
+
 def test_a_closed_store_takes_nothing(store: ConsumeQueueStore) -> None:
     """Closing twice is fine."""
     store.put([message(0, 0)])
