@@ -259,14 +259,25 @@ def test_names_that_a_dead_process_did_not_sync_are_synced(
     assert faulty.synced == ["queue", file_name(0)]
 
 
+@pytest.mark.parametrize(
+    ("drop", "kept"),
+    [
+        (lambda queue: queue.truncate(SIZE // 2), 0),
+        (lambda queue: queue.delete_before(3 * SIZE), 3 * SIZE),
+    ],
+    ids=["the last", "the first"],
+)
 def test_files_are_dropped_one_by_one(
-    open_queue: Callable[..., MappedFileQueue], faulty: Any
+    open_queue: Callable[..., MappedFileQueue],
+    faulty: Any,
+    drop: Callable[[MappedFileQueue], object],
+    kept: int,
 ) -> None:
     """A power cut in between leaves no gap: each removal is durable before the next."""
     queue = filled(open_queue(), 4)
     faulty.synced.clear()
-    queue.truncate(SIZE // 2)
-    assert names(queue) == [0]
+    drop(queue)
+    assert names(queue) == [kept]
     assert faulty.synced == ["queue"] * 3
 
 
