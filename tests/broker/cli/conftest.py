@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -18,6 +20,12 @@ def eventually(read: Callable[[], Any]) -> Any:
         if found := read():
             return found
     raise AssertionError("it never appeared")
+
+
+@pytest.fixture(autouse=True)
+def bodies_stay_in_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Message bodies are written below the temporary directory."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 class Mqadmin(Protocol):

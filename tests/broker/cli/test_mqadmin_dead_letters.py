@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,12 +33,6 @@ def names(broker: Served, request: pytest.FixtureRequest) -> Names:
     """A topic and a group of this test."""
     name = str(request.node.originalname)[-100:]
     return broker.topic(f"T-{name}"), broker.group(f"G-{name}")
-
-
-@pytest.fixture(autouse=True)
-def bodies_stay_in_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Message bodies are written below the temporary directory."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def bury(broker: Served, topic: str, group: str, *bodies: bytes, **fields: str) -> list[str]:

@@ -26,12 +26,6 @@ def words(line: str) -> str:
     return " ".join(line.split())
 
 
-@pytest.fixture(autouse=True)
-def bodies_stay_in_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Message bodies are written below the temporary directory."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
-
 @pytest.fixture
 def topic(mqadmin: Run, request: pytest.FixtureRequest) -> str:
     """A topic named after the test."""

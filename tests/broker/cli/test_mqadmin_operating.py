@@ -120,6 +120,30 @@ def test_a_consumer_that_is_not_there(refused: Run, names: Names) -> None:
     assert "-s needs -i" in refused("consumerStatus", "-g", group, "-s")
 
 
+def test_what_became_of_a_message_in_each_group(
+    mqadmin: Run, mqadmin_json: RunJson, broker: Served, names: Names
+) -> None:
+    """In RocketMQ's words; a group that has not begun the topic is not named."""
+    topic, group = names
+    done = broker.group("G-that-is-done")
+    (message_id,) = broker.send(topic, b"x")
+    show = ("queryMsgByUniqueKey", "-t", topic, "-i", message_id)
+    assert mqadmin_json(*show)["tracks"] == {}
+    broker.receive(topic, group, client_id="c1")
+    broker.ack(topic, done, *broker.receive(topic, done, client_id="c2"))
+    beat = pb.HeartbeatRequest(client_type=pb.SIMPLE_CONSUMER)
+    beat.group.name = group
+    broker.messaging("Heartbeat", beat, "c1")
+    assert mqadmin_json(*show)["tracks"] == {group: "NOT_CONSUME_YET", done: "CONSUMED"}
+    broker.messaging("NotifyClientTermination", pb.NotifyClientTerminationRequest(), "c1")
+    assert mqadmin_json(*show)["tracks"] == {group: "NOT_ONLINE", done: "CONSUMED"}
+    tracks = mqadmin(*show).splitlines()[-2:]
+    track = "MessageTrack [consumerGroup={}, trackType={}, exceptionDesc=null]"
+    assert sorted(tracks) == sorted(
+        [track.format(group, "NOT_ONLINE"), track.format(done, "CONSUMED")]
+    )
+
+
 @pytest.mark.parametrize("code", [pb.OK, pb.FAILED_TO_CONSUME_MESSAGE])
 def test_one_client_consumes_a_message_on_demand(
     broker: Served,

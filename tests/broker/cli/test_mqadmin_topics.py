@@ -93,15 +93,18 @@ def test_a_topic_that_cannot_be_is_refused(
 
 
 def test_a_deleted_topic_is_gone(mqadmin: Run, refused: Run) -> None:
-    """So are its queues."""
+    """So are its messages, for another topic of the name."""
     mqadmin("updateTopic", "-t", "Deleted")
     mqadmin("sendMessage", "-t", "Deleted", "-p", "x")
+    eventually(lambda: mqadmin("printMsg", "-t", "Deleted"))
     assert mqadmin("deleteTopic", "-t", "Deleted", "-c", "DefaultCluster").splitlines() == [
         "delete topic [Deleted] from cluster [DefaultCluster] success.",
         "delete topic [Deleted] from NameServer success.",
     ]
     assert "Deleted" not in mqadmin("topicList").splitlines()
     assert "there is no topic 'Deleted'" in refused("deleteTopic", "-t", "Deleted")
+    mqadmin("updateTopic", "-t", "Deleted")
+    assert mqadmin("printMsg", "-t", "Deleted") == ""
 
 
 def test_the_list_shows_cluster_and_groups(mqadmin: Run) -> None:

@@ -7,11 +7,13 @@ from typing import Any
 import trio
 import trio.testing
 
+from commitbus.broker.admin.groups import delete_group
 from commitbus.broker.filters import sql_filter
 from commitbus.broker.filters.filter_cache import SHORT_LENGTH_MAX
 from commitbus.broker.messaging import long_polling, queue_watch
 from commitbus.broker.messaging.handover import HANDOVER_S_MAX
 from commitbus.broker.rpc.call import StatusCode
+from commitbus.broker.rpc.proto import admin_v1_pb2 as admin
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from tests.broker.matrix.registry import MESSAGING, cell, cells, good_request
 from tests.broker.matrix.stage import Stage
@@ -108,17 +110,15 @@ async def group_may_not_consume(stage: Stage, path: str) -> Any:
     return await good_request(stage, path)
 
 
-@cells(BOTH, pb.CONSUMER_GROUP_NOT_FOUND, dict.fromkeys(BOTH, ("groups", "log")))
+@cells(BOTH, pb.CONSUMER_GROUP_NOT_FOUND, {RECEIVE: ("groups", "progress"), PULL: ("groups",)})
 async def group_deleted(stage: Stage, path: str) -> Any:
     """The group was deleted while the call waited."""
     request = await nothing_new(stage, path)
-    stage.bus.clock.rate = 0
+    stage.bus.clock.rate = 1
 
     async def delete() -> None:
         await trio.testing.wait_all_tasks_blocked()
-        await stage.context.metadata.delete_group("G")
-        # What arrives makes the call look again.
-        await stage.bus.send(b"b")
+        await delete_group(stage.admin, admin.DeleteGroupRequest(name="G"))
 
     stage.beside.start_soon(delete)
     return request

@@ -46,11 +46,11 @@ class Stage:
         """How long the client takes to read a response."""
         self.context = bus.context
         rates = Rates(bus.context.counters, bus.context.clock)
-        admin = AdminContext(bus.context, rates, "1.0", 0, RealFileSystem())
+        self.admin = AdminContext(bus.context, rates, "1.0", 0, RealFileSystem())
         methods = [
             *messaging_methods(bus.context),
-            *admin_methods(admin),
-            *admin_v2_methods(admin),
+            *admin_methods(self.admin),
+            *admin_v2_methods(self.admin),
             *bulk_methods(bus.context),
         ]
         self.methods: dict[str, Method] = {method.path: method for method in methods}
