@@ -84,6 +84,9 @@ class Client:
     language: str
     version: str
     peer: str
+    since_ms: int
+    """When it was first heard of, or its telemetry stream last broke: what it was given before may
+    never have reached it."""
     kind: pb.ClientType = pb.CLIENT_TYPE_UNSPECIFIED
     group: str = ""
     """The consumer group; empty for a producer."""
@@ -136,6 +139,7 @@ class ClientRegistry:
                 language=call.metadata.get("x-mq-language", ""),
                 version=call.metadata.get("x-mq-client-version", ""),
                 peer=call.peer,
+                since_ms=self._clock.now_ms(),
             )
             if len(self._clients) >= CLIENTS_MAX:
                 self.remove(next(iter(self._clients)))

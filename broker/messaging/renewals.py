@@ -2,6 +2,10 @@
 
 A consumer that asks for automatic renewal gets its messages for 60 s at first; while it lives, the
 broker prolongs that. The receipt handle stays the same, because its pop time does.
+
+A consumer that lives need not have what it was given: that may have been on its way when the
+connection broke or the broker was killed. Of what it was given before, only what was renewed
+already is renewed: by then a connection that was broken would have been noticed.
 """
 
 from __future__ import annotations
@@ -54,7 +58,7 @@ def renew(context: MessagingContext) -> None:
             if (
                 not entry.auto_renew
                 or entry.invisible_until_ms <= now_ms
-                or not context.clients.is_alive(client_of(entry.client_id))
+                or not _has_arrived(context, entry)
             ):
                 continue
             if now_ms - entry.pop_time_ms < RENEWED_FOR_MS_MAX:
@@ -67,6 +71,16 @@ def renew(context: MessagingContext) -> None:
                 )
             else:
                 _give_up(context, group, topic, progress, entry)
+
+
+def _has_arrived(context: MessagingContext, entry: InFlight) -> bool:
+    """Return whether a client that is alive has a message, as far as can be told."""
+    client_id = client_of(entry.client_id)
+    client = context.clients.get(client_id)
+    if client is None or not context.clients.is_alive(client_id):
+        return False
+    was_renewed = entry.invisible_until_ms - entry.pop_time_ms > RENEWED_MS
+    return was_renewed or entry.pop_time_ms >= client.since_ms
 
 
 def _give_up(

@@ -95,6 +95,7 @@ def _reachable(context: MessagingContext, client: Client, send: Send) -> Iterato
     finally:
         if client.send is send:
             client.send = None
+            client.since_ms = context.clock.now_ms()
             context.questions.disconnected(client)
 
 

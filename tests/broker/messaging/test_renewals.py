@@ -127,13 +127,14 @@ def test_what_was_received_without_renewal_expires_on_time(run: Run) -> None:
     run(scenario)
 
 
-def test_renewal_goes_on_after_a_restart(run: Run) -> None:
+def test_what_was_renewed_before_a_restart_is_renewed_after_it(run: Run) -> None:
     """Who holds the message is kept with it."""
     handles: list[str] = []
 
     async def before(bus: Any) -> None:
         await bus.send(b"a")
         handles.extend((await bus.receive(auto_renew=True, invisible_s=None)).handles)
+        await live(bus, 60)
 
     async def after(bus: Any) -> None:
         await live(bus, 200)
@@ -141,6 +142,44 @@ def test_renewal_goes_on_after_a_restart(run: Run) -> None:
 
     run(before)
     run(after)
+
+
+def test_what_may_have_been_on_its_way_at_a_restart_is_visible_after_a_minute(run: Run) -> None:
+    """The client is back at once; after a kill it never saw the message."""
+
+    async def before(bus: Any) -> None:
+        await bus.send(b"a")
+        await bus.receive(auto_renew=True, invisible_s=None)
+
+    async def after(bus: Any) -> None:
+        await bus.sleep(1)  # the clock of each run begins anew
+        await live(bus, 60)
+        assert bus.context.progress.get("G", "T", 0).may_have_expired(bus.now_ms())
+        assert (await bus.receive(call=bus.call("other"))).bodies == [b"a"]
+
+    run(before)
+    run(after)
+
+
+def test_what_may_have_been_on_its_way_when_the_connection_broke_is_visible_after_a_minute(
+    run: Run,
+) -> None:
+    """What the client receives afterwards is renewed again."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"lost")
+        await bus.receive(auto_renew=True, invisible_s=None)
+        await bus.sleep(1)
+        settings = pb.TelemetryCommand()
+        settings.settings.subscription.group.name = "G"
+        await bus.telemetry(settings)
+        await bus.send(b"kept")
+        assert (await bus.receive(auto_renew=True, invisible_s=None)).bodies == [b"kept"]
+        await live(bus, 120)
+        assert bus.context.progress.get("G", "T", 0).may_have_expired(bus.now_ms())
+        assert (await bus.receive(call=bus.call("other"))).bodies == [b"lost"]
+
+    run(scenario)
 
 
 def test_a_renewal_that_cannot_be_saved_does_not_stop_the_broker(
