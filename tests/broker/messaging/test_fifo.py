@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from commitbus.broker.messaging import pop
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.fifo_lock import client_of
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -409,6 +411,33 @@ def test_a_batch_that_the_client_did_not_get_is_free_after_a_second(run: Run) ->
             assert not results
             await bus.sleep(0.2)
         assert results[0].bodies == [b"0", b"1"]
+
+    run(scenario)
+
+
+def test_what_has_to_be_dropped_holds_up_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """'BB' has the hash of 'Aa': until it is read the queue is locked, and who looks then waits."""
+    monkeypatch.setattr(pop, "HOT_BYTES", -1)
+    encode, may_read = pop.Batch._encode, threading.Event()
+
+    def read_late(self: pop.Batch, runs: Any) -> Any:
+        assert may_read.wait(30)
+        return encode(self, runs)
+
+    monkeypatch.setattr(pop.Batch, "_encode", read_late)
+
+    async def scenario(bus: Any) -> None:
+        await bus.group("O", consume_message_orderly=True)
+        wanted = {"group": "O", "tags": "Aa"}
+        async with bus.receiving(**wanted) as first, bus.receiving(**wanted) as second:
+            # Each arrival wakes one of the two, in turn.
+            for body, tag in ((b"0", "BB"), (b"1", "Aa")):
+                await bus.send(body, tag=tag)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+            may_read.set()
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            await bus.sleep(20.1)
+        assert sorted(received.bodies for received in (*first, *second)) == [[], [b"1"]]
 
     run(scenario)
 

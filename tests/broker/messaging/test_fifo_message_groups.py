@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from commitbus.broker.messaging import fifo
 from commitbus.broker.metadata.groups import FIFO_LOCK_UNIT_ATTRIBUTE, LockUnit
@@ -68,6 +69,22 @@ def test_a_stuck_message_group_is_passed_by_its_neighbours(run: Run) -> None:
         await ack(bus, *third.values(), *fourth.handles)
         assert progress(bus).committed_offset == 6
         assert progress(bus).in_flight_count == 0
+
+    run(scenario)
+
+
+def test_an_acknowledgement_wakes_who_waits_for_its_group(run: Run) -> None:
+    """At once, though another group of the queue is still out."""
+
+    async def scenario(bus: Any) -> None:
+        await set_up(bus, b"a0", b"b0", b"b1")
+        first = await receive(bus, 2)
+        assert list(first) == [b"a0", b"b0"]
+        async with bus.receiving(topic="F", group="O") as results:
+            await bus.sleep(1)
+            await ack(bus, first[b"b0"])
+            await trio.testing.wait_all_tasks_blocked()
+            assert [received.bodies for received in results] == [[b"b1"]]
 
     run(scenario)
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from commitbus.broker.messaging import pop
+from commitbus.broker.messaging import pop, renewals
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rpc.call import Response
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -351,6 +351,34 @@ def test_a_client_that_goes_while_messages_are_sent_gives_them_back(run: Run) ->
         await bus.sleep(1.01)
         received = await bus.receive()
         assert received.bodies == bodies
+
+    run(scenario)
+
+
+def test_who_waits_already_gets_what_a_client_that_went_gave_back(run: Run) -> None:
+    """After a second, and though the one that went is alive and had asked for renewal."""
+
+    async def scenario(bus: Any) -> None:
+        going = trio.CancelScope()
+
+        async def stuck(*_: Response) -> None:
+            await trio.sleep_forever()
+
+        async def go() -> None:
+            with going:
+                await bus.receive(send=stuck, auto_renew=True)
+
+        await bus.send(b"1")
+        # Half a second before the broker looks what to renew.
+        await bus.sleep(renewals.INTERVAL_S - 0.5)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(go)
+            await trio.testing.wait_all_tasks_blocked()
+            async with bus.receiving() as results:
+                going.cancel()
+                for _ in range(3):
+                    await bus.sleep(0.35)
+                assert [received.bodies for received in results] == [[b"1"]]
 
     run(scenario)
 
