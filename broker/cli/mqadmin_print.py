@@ -75,7 +75,7 @@ def _consume_arguments(parser: argparse.ArgumentParser) -> None:
     add("-g", "--consumerGroup", help="accepted: no group's progress is looked at or changed")
     add("-s", "--beginTimestamp", type=point_in_time, metavar="TIME", help="stored then or later")
     add("-e", "--endTimestamp", type=point_in_time, metavar="TIME", help="stored then or before")
-    add("-c", "--messageCount", type=count, default=128, help="at most; 128 if not given")
+    add("-c", "--messageCount", type=count, default=128, help="messages at most; 128 if not given")
 
 
 def _consume(client: AdminClient, options: argparse.Namespace) -> Answer:

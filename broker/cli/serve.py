@@ -48,12 +48,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--listen", metavar="HOST:PORT", help=f"{defaults.listen} if not given; port 0: a free one")
     add("--advertise", metavar="HOST:PORT", help="the address that clients are told")
-    add("--transport", choices=list(Transport), help="what carries the calls")
+    add(
+        "--transport",
+        choices=list(Transport),
+        help=f"what carries the calls; {defaults.transport} if not given",
+    )
     add("--tls-certificate", metavar="FILE", help="PEM; a self-signed one if not given")
     add("--tls-key", metavar="FILE", help="PEM; in the certificate's file if not given")
     add("--unix-socket", metavar="PATH", help="listen here as well, for clients on this machine")
-    add("--flush", choices=_FLUSH_MODES, help="when a send is answered: once it is durable, or not")
-    add("--metrics-port", type=int, metavar="N", help="serve Prometheus metrics; 0: a free port")
+    add(
+        "--flush",
+        choices=_FLUSH_MODES,
+        help="answer a send once it is durable, or before; async if not given",
+    )
+    add(
+        "--metrics-port",
+        type=int,
+        metavar="N",
+        help="serve Prometheus metrics; 0: a free port, none if not given",
+    )
     add(
         "--auto-create-topics",
         action="store_true",

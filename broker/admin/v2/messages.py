@@ -35,7 +35,8 @@ PAGE_MAX: Final = 64
 PAGE_DEFAULT: Final = 32
 PAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 """A page ends before it gets larger; one message it always has."""
-_PLACE = re.compile(r"(\d{1,10}):(\d{1,19})")
+_PLACE = re.compile(r"([0-9]{1,10}):([0-9]{1,19})")
+_OFFSET = re.compile(r"[0-9]{1,19}")
 
 
 async def query_message(
@@ -145,7 +146,7 @@ def _by_key(
     response: pb.ListMessageResponse,
 ) -> str:
     """Add the messages that have a key, newest first; return the scroll id."""
-    if request.scroll_id and not request.scroll_id.isdecimal():
+    if request.scroll_id and not _OFFSET.fullmatch(request.scroll_id):
         raise BadRequestError(f"{request.scroll_id!r} is no scroll id of a search by key")
     records = page_by_key(
         store,

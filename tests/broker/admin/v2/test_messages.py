@@ -140,6 +140,7 @@ def test_a_page_of_large_messages_is_shorter(
         ({"queue_id": -1}, pb.BAD_REQUEST),
         ({"scroll_id": "x"}, pb.BAD_REQUEST),
         ({"scroll_id": "x", "message_key": "k"}, pb.BAD_REQUEST),
+        ({"scroll_id": "9" * 5000, "message_key": "k"}, pb.BAD_REQUEST),
         ({"broker_name": "another"}, pb.NOT_FOUND),
         ({"subscription": "s"}, pb.NOT_IMPLEMENTED),
         ({"lite_topic": "l"}, pb.NOT_IMPLEMENTED),
