@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     name, rest = (arguments[0], arguments[1:]) if arguments else ("-h", [])
     if name in ("-h", "--help", "help"):
-        return _help(rest)
+        return run_command(PROGRAM, lambda: _help(rest))
     if name not in COMMANDS:
         return _unknown(name)
     command = _command(name)

@@ -120,8 +120,9 @@ class Served:
         client_id: str = "receiver",
         batch: int = 32,
         wait_s: int = 5,
+        attempt_id: str = "",
     ) -> list[pb.Message]:
-        request = pb.ReceiveMessageRequest(batch_size=batch)
+        request = pb.ReceiveMessageRequest(batch_size=batch, attempt_id=attempt_id)
         request.group.name, request.message_queue.topic.name = group, topic
         request.invisible_duration.seconds, request.long_polling_timeout.seconds = 60, wait_s
         method = self.channel.unary_stream(

@@ -120,6 +120,18 @@ def test_a_consumer_that_is_not_there(refused: Run, names: Names) -> None:
     assert "-s needs -i" in refused("consumerStatus", "-g", group, "-s")
 
 
+def test_who_holds_a_message_of_an_orderly_group(
+    mqadmin_json: RunJson, broker: Served, names: Names
+) -> None:
+    """The client, without the attempt under which the broker knows it."""
+    topic, _ = names
+    group = broker.group("G-orderly-holder", consume_message_orderly=True)
+    broker.send(topic, b"x")
+    broker.receive(topic, group, client_id="holder", attempt_id="attempt-1")
+    rows = mqadmin_json("consumerProgress", "-g", group, "-s")["queues"]
+    assert sorted(row["clients"] for row in rows) == ["N/A", "holder"]
+
+
 def test_what_became_of_a_message_in_each_group(
     mqadmin: Run, mqadmin_json: RunJson, broker: Served, names: Names
 ) -> None:

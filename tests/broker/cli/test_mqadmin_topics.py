@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +62,40 @@ def test_what_is_not_given_stays(mqadmin: Run, mqadmin_json: RunJson) -> None:
         "attributes": {"message.type": "DELAY"},
         "groups": [],
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flag"),
+    [(("-u", "true"), 1), (("-s", "true"), 2), (("-u", "true", "-s", "true"), 3)],
+)
+def test_the_flags_of_a_unit_are_kept(
+    mqadmin_json: RunJson, arguments: tuple[str, ...], flag: int
+) -> None:
+    """As RocketMQ numbers them."""
+    assert mqadmin_json("updateTopic", "-t", "Unit", *arguments)["topic_sys_flag"] == flag
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [("clusterList",), ("help",)])
+def test_a_reader_that_goes_away_is_no_error(
+    broker: Broker, arguments: tuple[str, ...], unbuffered: str
+) -> None:
+    """As with `mqadmin topicList | head`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    program = "import sys; from commitbus.broker.cli.mqadmin import main; sys.exit(main())"
+    ours = {"COMMITBUS_ENDPOINT": broker.endpoint, "PYTHONUNBUFFERED": unbuffered}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **ours},
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_an_attribute_is_deleted_with_a_dash(mqadmin_json: RunJson) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from commitbus.broker import Broker
 from commitbus.broker.cli import consume
+from commitbus.broker.cli.admin_client import AdminClient
 from commitbus.broker.cli.main import main
 
 COMMAND = [
@@ -67,6 +68,15 @@ def test_lines_go_in_and_come_out(commitbus: Commitbus, topic: str, lines: Path)
     assert commitbus("consume", topic, "--from", "1", "--queue", "0", "--count", "1")[0] == "two\n"
     assert commitbus("consume", topic, "--from", "latest")[0] == ""
     assert commitbus("consume", topic, "--tags", "other")[0] == ""
+
+
+def test_durable_lines_are_flushed_when_they_are_counted(
+    commitbus: Commitbus, topic: str, lines: Path, broker: Broker
+) -> None:
+    """Although the broker answers before."""
+    commitbus("produce", topic, str(lines), "--durable")
+    with AdminClient(broker.endpoint) as client:
+        assert client.broker().flush_behind_bytes == 0
 
 
 def test_json_lines_carry_everything_about_a_message(
