@@ -10,6 +10,7 @@ import trio
 
 from commitbus.broker.admin import dead_letters
 from commitbus.broker.admin.context import AdminContext
+from commitbus.broker.messaging import durability
 from commitbus.broker.rates import Rates
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
@@ -69,5 +70,24 @@ def test_large_letters_go_back_a_few_at_a_time(run: Run, monkeypatch: pytest.Mon
             calls.append([letter.queue_offset for letter in response.letters])
             offset = response.next_offset
         assert calls == [[0, 1], [2]]
+
+    run(scenario)
+
+
+def test_letters_stay_while_too_much_waits_for_the_disk(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each says so, and may be sent back later."""
+
+    async def scenario(bus: Bus) -> None:
+        context = await bury(bus, b"a")
+        end = context.store.end_offset
+        with monkeypatch.context() as patch:
+            patch.setattr(durability, "WAITING_MAX", 0)
+            response = await dead_letters.send_back_dead_letters(context, ALL)
+        (letter,) = response.letters
+        assert (letter.outcome, context.store.end_offset) == (Response.FAILED, end)
+        response = await dead_letters.send_back_dead_letters(context, ALL)
+        assert response.letters[0].outcome == Response.SENT_BACK
 
     run(scenario)

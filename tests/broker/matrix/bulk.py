@@ -173,13 +173,6 @@ async def one_topic_too_many(stage: Stage) -> list[pb.AppendRequest]:
     return appending(topic="New")
 
 
-@cell(APPEND, StatusCode.UNAVAILABLE, changes=("log",))
-async def flush_failed(stage: Stage) -> list[pb.AppendRequest]:
-    """The flush that a batch waited for failed; whether it survives is unknown."""
-    stage.flush_fails()
-    return appending(batch_of())
-
-
 @cell(APPEND, StatusCode.UNAVAILABLE)
 async def index_is_behind(stage: Stage) -> list[pb.AppendRequest]:
     """The index does not know yet what an earlier stream of the producer stored."""

@@ -186,10 +186,3 @@ async def unsupported_type(stage: Stage) -> pb.SendMessageRequest:
     message = make_message(topic="Delayed")
     message.system_properties.delivery_timestamp.seconds = EPOCH_MS // 1000 + 60
     return send_of(message)
-
-
-@cell(SEND, pb.MASTER_PERSISTENCE_TIMEOUT, changes=("log",))
-async def flush_failed(stage: Stage) -> pb.SendMessageRequest:
-    """The flush that a message waited for (SYNC_FLUSH) failed: whether it survives is unknown."""
-    stage.flush_fails()
-    return send_of(make_message())

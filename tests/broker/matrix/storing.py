@@ -58,3 +58,16 @@ async def store_takes_no_more(stage: Stage, path: str) -> Any:
     request = await good_request(stage, path)
     put_fails(stage, path, StoreReadOnlyError("a flush failed"))
     return request
+
+
+STORED = dict.fromkeys((*BY_STATUS, *ADMIN, APPEND), ("log",))
+
+
+@cells(BY_STATUS, pb.MASTER_PERSISTENCE_TIMEOUT, STORED)
+@cells(ADMIN, StatusCode.FAILED_PRECONDITION, STORED)
+@cells([APPEND], StatusCode.UNAVAILABLE, STORED)
+async def flush_failed(stage: Stage, path: str) -> Any:
+    """The flush that a message waited for (SYNC_FLUSH) failed: whether it survives is unknown."""
+    request = await good_request(stage, path)
+    stage.flush_fails()
+    return request
