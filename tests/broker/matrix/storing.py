@@ -67,7 +67,7 @@ STORED = dict.fromkeys((*BY_STATUS, *ADMIN, APPEND), ("log",))
 @cells(ADMIN, StatusCode.FAILED_PRECONDITION, STORED)
 @cells([APPEND], StatusCode.UNAVAILABLE, STORED)
 async def flush_failed(stage: Stage, path: str) -> Any:
-    """The flush that a message waited for (SYNC_FLUSH) failed: whether it survives is unknown."""
+    """The flush that a message waited for failed: whether it survives is unknown."""
     request = await good_request(stage, path)
     stage.flush_fails()
     return request
