@@ -144,6 +144,11 @@ class Following:
         self._requests.put(pb.FetchRequest(credit_bytes=credit, **what))
         self._call = bulk.fetch_call(iter(self._requests.get, None))
 
+    def begin(self, queue_count: int) -> None:
+        """Wait until it is settled where each queue begins."""
+        for _ in range(queue_count):
+            assert next(self._call).record_count == 0
+
     def grant(self, credit: int) -> None:
         self._requests.put(pb.FetchRequest(credit_bytes=credit))
 
@@ -180,6 +185,7 @@ def test_who_follows_all_queues_gets_those_that_are_added(
         topic=topic, follow=True, queues=named, begin=pb.Position(latest=True), other_queues=True
     )
     following = Following(bulk, 1 << 30, topic=what)
+    following.begin(2)
     bulk.append(topic, make_batch(0, [(b"old", {})], queue_id=0))
     assert following.next(1) == [b"old"]
     broker.create_topic(topic, queues=4)
@@ -203,6 +209,7 @@ def test_nothing_is_sent_without_credit(bulk: Bulk, topic: str) -> None:
     following.cancel()
     # Whoever grants no more gets what was granted, and then the end.
     assert bulk.fetch(topic, queues=position(), slice_bytes_max=1, credit=size).bodies == [b"0"]
+    assert len(bulk.fetch_log(slice_bytes_max=1, credit=1).records) == 1
 
 
 @pytest.mark.parametrize(
@@ -236,6 +243,33 @@ def test_unknown_topics_and_offsets_of_no_record_are_refused(bulk: Bulk, filled:
     assert error[0] is grpc.StatusCode.OUT_OF_RANGE
     with pytest.raises(grpc.RpcError, match="must say what to fetch"):
         next(iter(bulk.fetch_call(iter([pb.FetchRequest(credit_bytes=1)]))))
+
+
+def test_what_was_acknowledged_is_waited_for() -> None:
+    """It may be in no queue yet when its producer fetches it."""
+
+    async def main() -> None:
+        events: list[str] = []
+        store: Any = SimpleNamespace(
+            dispatch_behind_bytes=5,
+            confirm_offset=5,
+            min_physical_offset=5,
+            log_slices=lambda: None,
+            wait_dispatched=lambda end, _limit_s: events.append(f"dispatched to {end}"),
+        )
+        context: Any = SimpleNamespace(store=store)
+
+        async def requests() -> AsyncGenerator[pb.FetchRequest, None]:
+            yield pb.FetchRequest(log=pb.FetchLog())
+
+        async def send(*_: object) -> None:
+            events.append("sent")
+
+        async with aclosing(requests()) as stream:
+            await fetch(context, stream, Call("", {}, "", None, None), send)
+        assert events == ["dispatched to 5", "sent"]
+
+    trio.run(main)
 
 
 def test_a_refusal_is_one_also_for_a_client_that_has_just_gone() -> None:
