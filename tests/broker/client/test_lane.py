@@ -9,7 +9,13 @@ from typing import Any
 
 import trio
 
-from commitbus.broker.client import ClientError, ProducerOptions, Receipt, RefusedError
+from commitbus.broker.client import (
+    ClientError,
+    DeliveryUnknownError,
+    ProducerOptions,
+    Receipt,
+    RefusedError,
+)
 from commitbus.broker.client.lane import Lane
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
@@ -68,6 +74,31 @@ class ScriptedLink:
         yield self._calls.pop(0)
 
 
+async def told_of(count: int, options: ProducerOptions, *calls: ScriptedCall) -> list[object]:
+    """Send so many messages; return the queue offset of each, or the kind of error."""
+    told: dict[int, object] = {}
+
+    def tell(number: int, error: ClientError | None, receipt: Receipt | None) -> None:
+        told[number] = type(error) if receipt is None else receipt.queue_offset
+
+    link: Any = ScriptedLink(*calls)
+    lane = Lane(
+        "topic",
+        0,
+        link,
+        options,
+        wake=lambda lane: lane.work_arrived(),
+        on_failure=lambda _: None,
+    )
+    for number in range(count):
+        lane.add(b"%d" % number, b"", partial(tell, number))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lane.run)
+        await lane.flush()
+        nursery.cancel_scope.cancel()
+    return [told[number] for number in range(count)]
+
+
 def test_a_refusal_is_of_the_batch_behind_the_last_acknowledgement(run: Run) -> None:
     """Also if a send learns first that the call is over, with acknowledgements still to be read.
 
@@ -75,31 +106,39 @@ def test_a_refusal_is_of_the_batch_behind_the_last_acknowledgement(run: Run) -> 
     """
 
     async def main() -> None:
-        told: dict[int, object] = {}
-
-        def tell(number: int, error: ClientError | None, receipt: Receipt | None) -> None:
-            told[number] = type(error or receipt)
-
         refused = RpcError(StatusCode.INVALID_ARGUMENT, "batch 2: record 0: it is wrong")
         # A start and batches 0 to 3; then a start and what was batch 3.
-        link: Any = ScriptedLink(
+        told = await told_of(
+            4,
+            ProducerOptions(batch_bytes=1),
             ScriptedCall(requests=5, acknowledged=2, error=refused),
             ScriptedCall(requests=2, acknowledged=1),
         )
-        lane = Lane(
-            "topic",
-            0,
-            link,
-            ProducerOptions(batch_bytes=1),
-            wake=lambda lane: lane.work_arrived(),
-            on_failure=lambda _: None,
+        assert told == [0, 0, RefusedError, 0]
+
+    run(main, 10)
+
+
+def test_messages_behind_a_refused_one_get_their_own_receipts(run: Run) -> None:
+    async def main() -> None:
+        refused = RpcError(StatusCode.INVALID_ARGUMENT, "batch 0: record 1: it is wrong")
+        told = await told_of(
+            4,
+            ProducerOptions(),
+            ScriptedCall(requests=2, acknowledged=0, error=refused),
+            ScriptedCall(requests=2, acknowledged=1),
         )
-        for number in range(4):
-            lane.add(b"%d" % number, b"", partial(tell, number))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lane.run)
-            await lane.flush()
-            nursery.cancel_scope.cancel()
-        assert told == {0: Receipt, 1: Receipt, 2: RefusedError, 3: Receipt}
+        assert told == [0, RefusedError, 1, 2]
+
+    run(main, 10)
+
+
+def test_what_a_broker_has_forgotten_may_be_stored_or_not(run: Run) -> None:
+    """It does not know the batches before, so it takes none behind them, and nothing is refused."""
+
+    async def main() -> None:
+        unknown = RpcError(StatusCode.FAILED_PRECONDITION, "batch 7: the next one is 0")
+        call = ScriptedCall(requests=2, acknowledged=0, error=unknown)
+        assert await told_of(2, ProducerOptions(), call) == [DeliveryUnknownError] * 2
 
     run(main, 10)
