@@ -34,11 +34,13 @@ async def describe_group_accumulation(
     for lag in lags:
         by_topic.setdefault(lag.topic, []).append(lag)
     response = pb.DescribeGroupAccumulationResponse(status=ok())
+    # One time for all, so that a delay in all is that of a topic.
+    now_ms = context.messaging.clock.now_ms()
 
     def fill() -> None:
-        response.accumulation.CopyFrom(_accumulation(context, lags))
+        response.accumulation.CopyFrom(_accumulation(context, lags, now_ms))
         for topic, those in by_topic.items():
-            response.topic_accumulation[topic].CopyFrom(_accumulation(context, those))
+            response.topic_accumulation[topic].CopyFrom(_accumulation(context, those, now_ms))
 
     await trio.to_thread.run_sync(fill)
     return response
@@ -52,12 +54,11 @@ def _lags(
     return queue_lags(context, name, named or topics_of(context, name))
 
 
-def _accumulation(context: AdminContext, lags: Sequence[QueueLag]) -> _Accumulation:
+def _accumulation(context: AdminContext, lags: Sequence[QueueLag], now_ms: int) -> _Accumulation:
     """Return the sum of queues. Reads pages that may be cold: own thread."""
     waiting = [lag for lag in lags if lag.ready]
     oldest_ms = [stored_at_ms(context, lag, lag.first_ready) for lag in waiting]
     consumed_ms = [stored_at_ms(context, lag, lag.committed_offset - 1) for lag in lags]
-    now_ms = context.messaging.clock.now_ms()
     inflight, ready = sum(lag.inflight for lag in lags), sum(lag.ready for lag in lags)
     found = _Accumulation(
         inflight_messages=inflight,
