@@ -132,7 +132,6 @@ class Rocketmq:
         with ExitStack() as stack:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="commitbus-bench-")))
             server = stack.enter_context(self.serve(work / "store", flush="async", topics=(topic,)))
-            # The producer asks the name server, which knows the broker only after a while.
             until_accepted(server.endpoint, send_request(0, topic=topic))
             printed = run_program(
                 *java(self._classes, work, "-Xmx1g"), "RemotingBench",

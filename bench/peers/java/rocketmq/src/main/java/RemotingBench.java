@@ -12,6 +12,7 @@ import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
@@ -31,6 +32,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 public final class RemotingBench {
     private static final double NANOS = 1e9;
     private static final int PULL_MAX = 1024;
+    private static final int ROUTE_SECONDS_MAX = 60;
     private static final long QUEUE_MESSAGES_MAX = 100_000;
     private static final byte[] BODY = new byte[1024];
     private static final PrintStream OUTPUT = System.out;
@@ -61,11 +63,28 @@ public final class RemotingBench {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("bulk");
         consumer.setNamesrvAddr(nameServer);
         consumer.start();
+        awaitRoute(producer, topic);
         produce(producer, topic, batch, threads, length);
         consume(consumer, topic);
         double produced = produce(producer, topic, batch, threads, length);
         double consumed = consume(consumer, topic);
         OUTPUT.println(JSON.toJSONString(Map.of("produced", produced, "consumed", consumed)));
+    }
+
+    /** The name server knows the topic some time after the proxy does. */
+    private static void awaitRoute(DefaultMQProducer producer, String topic) throws Exception {
+        double end = System.nanoTime() + ROUTE_SECONDS_MAX * NANOS;
+        while (true) {
+            try {
+                producer.fetchPublishMessageQueues(topic);
+                return;
+            } catch (MQClientException error) {
+                if (System.nanoTime() > end) {
+                    throw error;
+                }
+                Thread.sleep(100);
+            }
+        }
     }
 
     private static double produce(DefaultMQProducer producer, String topic, int batch, int threads,
