@@ -236,6 +236,7 @@ def test_search_finds_the_first_unit_that_satisfies(store: ConsumeQueueStore) ->
         assert queue.search(is_there) == min((wanted + 99) // 100, 25)
 
 
+@pytest.mark.slow
 def test_readers_see_only_whole_units_while_others_are_put(store: ConsumeQueueStore) -> None:
     """Whatever `max_offset` a reader has seen, the units below it are there and right."""
     messages = [message(n, n) for n in range(4000)]

@@ -22,6 +22,7 @@ from tests.simulation.images import (
 from tests.simulation.scheduler import repeatable
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", FlushMode)
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.__name__)
 def test_every_promise_survives_a_power_cut(history: History, mode: FlushMode) -> None:
@@ -50,6 +51,7 @@ def test_every_subset_of_a_short_history_is_recovered(history: History, mode: Fl
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "history", [one_by_one, batches, framed], ids=lambda history: history.__name__
 )

@@ -12,6 +12,7 @@ def test_there_are_enough() -> None:
     assert len({bug.name for bug in BUGS}) == len(BUGS) >= 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_the_bug_is_found_and_its_absence_too(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a few seeds from where it was found when it was planted; without it they are fine."""

@@ -36,6 +36,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_answered_nothing_that_is_forgotten(
     tmp_path: Path, open_table: Callable[..., ProgressTable]
 ) -> None:
