@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from commitbus.broker.metadata.progress_table import ProgressTable
 
 # Says each answer on its standard output, as a broker says it to a client, only after the call.
