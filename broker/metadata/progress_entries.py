@@ -100,7 +100,7 @@ def decode_definition(payload: bytes) -> Definition:
 def encode_delivery(offsets: Sequence[int], lease: Lease, *, next_offset: int) -> bytes:
     """Return the payload of a DELIVER entry; `offsets` ascend."""
     assert len(offsets) <= DELIVERY_OFFSETS_MAX
-    return _encode_lease(next_offset, lease, lease.auto_renew) + _runs(offsets)
+    return _encode_lease(next_offset, lease) + _runs(offsets)
 
 
 def encode_hold(offsets: Sequence[int], *, next_offset: int) -> bytes:
@@ -120,14 +120,14 @@ def _runs(offsets: Sequence[int]) -> bytes:
 
 def encode_redelivery(offset: int, lease: Lease, *, counts: bool = True) -> bytes:
     """Return the payload of a REDELIVER entry."""
-    flags = lease.auto_renew * _AUTO_RENEW | (not counts) * _DOES_NOT_COUNT
-    return _encode_lease(offset, lease, flags)
+    return _encode_lease(offset, lease, flags=(not counts) * _DOES_NOT_COUNT)
 
 
-def _encode_lease(offset: int, lease: Lease, flags: int) -> bytes:
-    client = lease.client_id.encode()
+def _encode_lease(offset: int, lease: Lease, *, flags: int = 0) -> bytes:
+    pop_time_ms, invisible_until_ms, client_id, auto_renew = lease
+    client = client_id.encode()
     assert len(client) <= CLIENT_ID_BYTES_MAX
-    pop_time_ms, invisible_until_ms, *_ = lease
+    flags |= auto_renew * _AUTO_RENEW
     return _DELIVER.pack(offset, pop_time_ms, invisible_until_ms, flags, len(client)) + client
 
 

@@ -19,7 +19,7 @@ from commitbus.broker.metadata.documents import (
 )
 from commitbus.broker.metadata.errors import StateFileError
 from commitbus.commitlog.clock import Clock
-from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.file_system import FileSystem, replace_file
 
 CONFIG_DIRECTORY: Final = "config"
 OWN_DIRECTORY: Final = "commitbus"
@@ -91,7 +91,7 @@ class ConfigFile:
         version["timestamp"] = self._clock.now_ms()
         kept = {key: value for key, value in self._document.items() if key != "dataVersion"}
         self._document = {"dataVersion": version, **kept, **tables, MARK_KEY: _MARK}
-        self._replace(format_document(self._document))
+        replace_file(self.path, format_document(self._document), self._file_system)
 
     def _read(self, path: Path) -> JsonObject | None:
         if not self._file_system.exists(path):
@@ -117,16 +117,3 @@ class ConfigFile:
             return file.pread(size, 0)
         finally:
             file.close()
-
-    def _replace(self, data: bytes) -> None:
-        directory, temporary = self.path.parent, self.path.with_name(self.path.name + ".tmp")
-        self._file_system.make_directories(directory)
-        file = self._file_system.open(temporary, create=True)
-        try:
-            file.truncate(0)
-            file.pwrite(data, 0)
-            file.sync_data()
-        finally:
-            file.close()
-        self._file_system.rename(temporary, self.path)
-        self._file_system.sync_directory(directory)
