@@ -99,6 +99,14 @@ class StoreClosedError(StoreError):
 # Reading
 
 
+class ReadFailedError(StoreError):
+    """The disk does not give back bytes of a file. Other places may still be readable."""
+
+    def __init__(self, path: Path, position: int, cause: OSError) -> None:
+        self.path, self.position, self.cause = path, position, cause
+        super().__init__(f"reading {path} at position {position} failed: {cause.strerror or cause}")
+
+
 class CorruptRecordError(StoreError):
     """The bytes at this place are not a whole, intact record."""
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Protocol, final
 
+from commitbus.commitlog.errors import ReadFailedError
+
 
 class Mapping(Protocol):
     """Bytes of a file in memory. A store to them survives the process, not a power cut."""
@@ -42,6 +44,12 @@ class File(Protocol):
 
     def pread(self, length: int, position: int) -> bytes:
         """Return up to `length` bytes, fewer only at the end of the file."""
+
+    def pread_cached(self, length: int, position: int) -> bytes | None:
+        """Return as `pread` if that waits for no disk, else None.
+
+        None as well where the file system cannot tell.
+        """
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
         """Write all of `data`. Not durable before `sync_data`."""
@@ -81,8 +89,30 @@ class File(Protocol):
         """Close. Mappings stay valid."""
 
 
+_WOULD_WAIT: Final = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL)
+"""Of a read with RWF_NOWAIT: the page is on the disk; or the file system or kernel lacks the flag."""
 _CHUNK_BYTES: Final = 1 << 16
 _ZEROS: Final = bytes(_CHUNK_BYTES)
+
+
+def read_at(file: File, length: int, position: int) -> bytes:
+    """Return up to `length` bytes, fewer only at the end of the file. May wait for a disk.
+
+    Raises:
+        ReadFailedError: The disk does not give them back.
+    """
+    try:
+        return file.pread(length, position)
+    except OSError as error:
+        raise ReadFailedError(file.path, position, error) from error
+
+
+def read_at_once(file: File, length: int, position: int) -> bytes | None:
+    """Return as `read_at` if no disk has to be waited for, else None. ReadFailedError."""
+    try:
+        return file.pread_cached(length, position)
+    except OSError as error:
+        raise ReadFailedError(file.path, position, error) from error
 
 
 TEMPORARY_SUFFIX: Final = ".tmp"
@@ -206,6 +236,19 @@ class _RealFile:
 
     def pread(self, length: int, position: int) -> bytes:
         return os.pread(self._fd, length, position)
+
+    def pread_cached(self, length: int, position: int) -> bytes | None:
+        data = bytearray(length)
+        try:
+            count = os.preadv(self._fd, (data,), position, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno in _WOULD_WAIT:
+                return None
+            raise
+        if count < length:
+            # The rest is not in memory, or behind the end of the file.
+            return bytes(data[:count]) if position + count >= self.size() else None
+        return bytes(data)
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
         view = memoryview(data)

@@ -37,6 +37,10 @@ class FailingFile:
     def __init__(self, real: Any, owner: FailingFileSystem) -> None:
         self.real, self.owner = real, owner
 
+    @property
+    def path(self) -> Path:
+        return Path(self.real.path)
+
     def __getattr__(self, name: str) -> Any:
         self.owner.check(name)
         return getattr(self.real, name)

@@ -22,6 +22,7 @@ _CODES: Final[Mapping[type[Exception], StatusCode]] = {
     store.MessageRefusedError: StatusCode.INVALID_ARGUMENT,
     store.DiskFullError: StatusCode.RESOURCE_EXHAUSTED,
     store.DiskRatioError: StatusCode.RESOURCE_EXHAUSTED,
+    store.ReadFailedError: StatusCode.DATA_LOSS,
     store.CorruptRecordError: StatusCode.DATA_LOSS,
     store.OffsetOutOfRangeError: StatusCode.OUT_OF_RANGE,
 }

@@ -60,6 +60,7 @@ CODES: Final[Mapping[type[Exception], pb.Code]] = {
     store.FlushFailedError: pb.MASTER_PERSISTENCE_TIMEOUT,
     store.StoreReadOnlyError: pb.INTERNAL_SERVER_ERROR,
     store.StoreClosedError: pb.INTERNAL_SERVER_ERROR,
+    store.ReadFailedError: pb.INTERNAL_SERVER_ERROR,
     store.CorruptRecordError: pb.INTERNAL_SERVER_ERROR,
     store.OffsetOutOfRangeError: pb.MESSAGE_NOT_FOUND,
     queues.DispatchError: pb.INTERNAL_SERVER_ERROR,

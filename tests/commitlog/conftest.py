@@ -45,6 +45,10 @@ class FaultyFile:
         self._owner.bytes_read += length
         return self._file.pread(length, position)
 
+    def pread_cached(self, length: int, position: int) -> bytes | None:
+        self._owner.bytes_read += length
+        return self._file.pread_cached(length, position)
+
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
         self._owner.check("pwrite", self.path)
         self._file.pwrite(data, position)

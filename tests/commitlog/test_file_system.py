@@ -8,7 +8,13 @@ from typing import Any, Final
 
 import pytest
 
-from commitbus.commitlog.file_system import replace_file
+from commitbus.commitlog.errors import ReadFailedError
+from commitbus.commitlog.file_system import (
+    RealFileSystem,
+    read_at,
+    read_at_once,
+    replace_file,
+)
 from tests.failing_files import FailingFileSystem
 
 CHANGES: Final = {"make_directories", "pwrite", "sync_data", "rename", "sync_directory"}
@@ -41,3 +47,30 @@ def test_a_file_that_cannot_be_replaced_stays_as_it_was(tmp_path: Path, operatio
     files.fails.clear()
     replace_file(path, b"2nd", files)
     assert path.read_bytes() == b"2nd"
+
+
+def test_a_cached_read_gives_the_bytes_or_nothing(tmp_path: Path) -> None:
+    """None for what is on the disk only; short at the end of the file; never a wait."""
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 10_000)
+    file = RealFileSystem().open(path)
+    try:
+        file.sync_data()
+        assert file.pread_cached(4, 9_998) == b"xx"
+        assert file.pread_cached(4, 10_000) == b""
+        assert file.pread(10_000, 0) == b"x" * 10_000
+        assert file.pread_cached(10_000, 0) in (b"x" * 10_000, None)
+    finally:
+        file.close()
+
+
+def test_a_read_that_the_disk_refuses_names_the_file_and_the_place(tmp_path: Path) -> None:
+    """With the position of the read, and the reason of the operating system."""
+    files: Any = FailingFileSystem()
+    (tmp_path / "file").write_bytes(b"x")
+    file = files.open(tmp_path / "file", writable=False)
+    files.fails["pread"] = files.fails["pread_cached"] = errno.EIO
+    for read in (read_at, read_at_once):
+        with pytest.raises(ReadFailedError, match="at position 7 failed: Input/output") as raised:
+            read(file, 1, 7)
+        assert (raised.value.path, raised.value.position) == (tmp_path / "file", 7)

@@ -36,6 +36,9 @@ class Bytes:
             raise OSError(5, "Input/output error")
         return self.data[position : position + length]
 
+    def pread_cached(self, length: int, position: int) -> bytes | None:
+        raise AssertionError
+
     def next_data(self, position: int) -> int:
         rest = self.data[position:]
         return position + len(rest) - len(rest.lstrip(b"\0"))

@@ -154,6 +154,9 @@ class SimulatedFile:
     def pread(self, length: int, position: int) -> bytes:
         return bytes(self.inode.cache[position : position + length])
 
+    def pread_cached(self, length: int, position: int) -> bytes | None:
+        return self.pread(length, position)
+
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
         self._change("pwrite")
         data = bytes(data)
