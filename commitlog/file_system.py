@@ -90,7 +90,7 @@ class File(Protocol):
 
 
 _WOULD_WAIT: Final = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL)
-"""Of a read with RWF_NOWAIT: the page is on the disk; or the file system or kernel lacks the flag."""
+"""Of a read with RWF_NOWAIT: a page is on the disk only, or the flag is not known here."""
 _CHUNK_BYTES: Final = 1 << 16
 _ZEROS: Final = bytes(_CHUNK_BYTES)
 
