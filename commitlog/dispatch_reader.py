@@ -13,7 +13,7 @@ from commitbus.commitlog.kernels import (
     TopicTable,
     kernels,
 )
-from commitbus.commitlog.record_scanner import StopKind, stop_at
+from commitbus.commitlog.record_scanner import PIECE_BYTES, StopKind, stop_at
 from commitbus.commitlog.types import PhysicalOffset
 
 FEW_RECORDS: Final = {"python": 64, "numba": 12}
@@ -21,6 +21,7 @@ FEW_RECORDS: Final = {"python": 64, "numba": 12}
 more without the compiled kernels and 150 with them: that is numpy and numba met with cold caches,
 as by a thread that has just woken up; in a loop it is a quarter."""
 _TOPICS_MAX: Final = 100_000
+_PIECE_BYTES_MIN: Final = 1 << 16
 
 
 @final
@@ -49,6 +50,7 @@ class DispatchReader:
         Raises:
             CorruptRecordError: The first record from `start` on is not whole.
             OffsetOutOfRangeError: Nothing is stored at `start`.
+            ReadFailedError: The disk does not give a record back.
             StoreClosedError: The log was closed.
         """
         end = min(end, self._log.end_offset)
@@ -79,17 +81,14 @@ class DispatchReader:
         """Return as `read`, from one file; at its end None and where the next file begins."""
         if len(self._topics) > _TOPICS_MAX:
             self._topics = TopicTable()
-        file_size = self._log.files.file_size
-        base = PhysicalOffset(start - start % file_size)
-        length = min(file_size, end - base)
-        with self._log.pin(base, length) as view:
-            records = chosen.scan(
-                view, base, start - base, self._topics, max_records=max_count, verify_crc=False
-            )
-            if len(records):
-                columns = chosen.dispatch(view, base, records)
-                return columns, columns.end_offset
-            stop = stop_at(view, base, start - base, verify_crc=False)
+        wanted_bytes = int(max_count * self._record_bytes)
+        piece_bytes = min(max(wanted_bytes, _PIECE_BYTES_MIN), PIECE_BYTES)
+        view, behind = self._log.read_piece(start, end, piece_bytes)
+        records = chosen.scan(view, start, 0, self._topics, max_records=max_count, verify_crc=False)
+        if len(records):
+            columns = chosen.dispatch(view, start, records)
+            return columns, columns.end_offset
+        stop = stop_at(view, start, 0, verify_crc=False, behind=behind)
         if stop.kind not in (StopKind.FILE_END, StopKind.BLANK):
             raise CorruptRecordError(start, stop.reason)
-        return None, PhysicalOffset(base + length)
+        return None, PhysicalOffset(start + len(view) + behind)

@@ -73,6 +73,22 @@ class DiskRatioError(StoreError):
         )
 
 
+class OutOfResourcesError(StoreError):
+    """The process may open no more files, or has no more memory; the work can be tried again."""
+
+    def __init__(self, path: Path, cause: OSError) -> None:
+        self.path, self.cause = path, cause
+        super().__init__(f"{path} cannot be opened: {cause.strerror or cause}")
+
+
+class WriteFailedError(StoreError):
+    """The disk refuses bytes of a file, for another reason than that it is full."""
+
+    def __init__(self, path: Path, position: int, cause: OSError) -> None:
+        self.path, self.position, self.cause = path, position, cause
+        super().__init__(f"writing {path} at position {position} failed: {cause.strerror or cause}")
+
+
 class FlushFailedError(StoreError):
     """An fsync failed. It is never retried: the kernel may have dropped the dirty pages."""
 

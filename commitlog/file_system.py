@@ -12,10 +12,12 @@ import fcntl
 import mmap
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, final
 
 from commitbus.commitlog.errors import ReadFailedError
+from commitbus.commitlog.memory_lock import address_of, lock_memory, unlock_memory
 
 
 class Mapping(Protocol):
@@ -25,11 +27,15 @@ class Mapping(Protocol):
     def buffer(self) -> memoryview:
         """The mapped bytes, writable if the file was opened for writing."""
 
-    def advise_random(self) -> None:
-        """Tell the kernel not to read ahead: a first write then costs one page, not megabytes."""
+    def lock(self, position: int, length: int) -> bool:
+        """Bring bytes into memory and keep them there, and no others, until the next call.
+
+        Return False if the disk does not give them back, or if the process may lock no more: a
+        read of them tells which.
+        """
 
     def close(self) -> None:
-        """Unmap. Raises `BufferError` while a view of the bytes is alive elsewhere."""
+        """Unmap. Views of the bytes must not be used any more."""
 
 
 class File(Protocol):
@@ -86,11 +92,12 @@ class File(Protocol):
         """
 
     def close(self) -> None:
-        """Close. Mappings stay valid."""
+        """Close. Mappings stay valid. A file to which nobody refers any more is closed as well."""
 
 
 _WOULD_WAIT: Final = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL)
 """Of a read with RWF_NOWAIT: a page is on the disk only, or the flag is not known here."""
+_CLOSED: Final = -1
 _CHUNK_BYTES: Final = 1 << 16
 _ZEROS: Final = bytes(_CHUNK_BYTES)
 
@@ -144,6 +151,9 @@ def data_chunks(file: File, start: int, end: int) -> Iterator[tuple[int, bytes]]
     """Yield (position, bytes) of the chunks of [start, end) that are not all zero.
 
     What was never written is passed over, not read.
+
+    Raises:
+        ReadFailedError: The disk does not give a chunk back.
     """
     extents, position = [], start
     while (begin := file.next_data(position)) < end:
@@ -153,7 +163,7 @@ def data_chunks(file: File, start: int, end: int) -> Iterator[tuple[int, bytes]]
     # there counts as data from then on, and so the rest of the file would be read.
     for begin, extent_end in extents:
         for position in range(begin, extent_end, _CHUNK_BYTES):
-            chunk = file.pread(min(_CHUNK_BYTES, extent_end - position), position)
+            chunk = read_at(file, min(_CHUNK_BYTES, extent_end - position), position)
             if chunk != _ZEROS[: len(chunk)]:
                 yield position, chunk
 
@@ -201,23 +211,33 @@ class FileSystem(Protocol):
 
 @final
 class _RealMapping:
-    __slots__ = ("_map", "_view")
+    __slots__ = ("_address", "_locked", "_map", "_view")
 
     def __init__(self, fd: int, length: int, *, writable: bool) -> None:
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self._map = mmap.mmap(fd, length, access=access)
         self._view = memoryview(self._map)
+        self._address = address_of(self._view)
+        self._locked = (0, 0)
 
     @property
     def buffer(self) -> memoryview:
         return self._view
 
-    def advise_random(self) -> None:
-        self._map.madvise(mmap.MADV_RANDOM)
+    def lock(self, position: int, length: int) -> bool:
+        start = self._address + position
+        start -= start % mmap.PAGESIZE
+        end = self._address + position + length
+        unlock_memory(*self._locked)
+        is_locked = lock_memory(start, end - start)
+        self._locked = (start, end - start) if is_locked else (0, 0)
+        return is_locked
 
     def close(self) -> None:
-        self._view.release()
-        self._map.close()
+        # A slice that is still used keeps the pages alive; they go when it does.
+        with suppress(BufferError):
+            self._view.release()
+            self._map.close()
 
 
 @final
@@ -280,7 +300,12 @@ class _RealFile:
         os.fdatasync(self._fd)
 
     def close(self) -> None:
-        os.close(self._fd)
+        fd, self._fd = self._fd, _CLOSED
+        if fd != _CLOSED:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 @final

@@ -6,6 +6,7 @@ were deleted. What this file must not know: what the bytes mean, and where they 
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Final, final
 from commitbus.commitlog.errors import (
     FlushFailedError,
     NotAStoreError,
-    OffsetOutOfRangeError,
+    OutOfResourcesError,
     StoreDamagedError,
 )
 from commitbus.commitlog.file_system import FileSystem, data_chunks
@@ -22,7 +23,6 @@ from commitbus.commitlog.mapped_file import (
     FILE_NAME_DIGITS,
     FilePolicy,
     MappedFile,
-    Pin,
     file_name,
 )
 
@@ -84,6 +84,7 @@ class MappedFileQueue:
 
     __slots__ = (
         "_directory_dirty",
+        "_is_deleted",
         "_lock",
         "directory",
         "file_size",
@@ -108,6 +109,7 @@ class MappedFileQueue:
         self.files: tuple[MappedFile, ...] = ()
         self.file_system = file_system
         self._directory_dirty = False
+        self._is_deleted = False
         self._lock = threading.Lock()
 
     def load(self) -> None:
@@ -130,19 +132,15 @@ class MappedFileQueue:
             if self.policy.writable:
                 self.file_system.remove(last[0])
         self._check(sizes)
-        files: list[MappedFile] = []
-        try:
-            files.extend(map(self._open, sizes))
-        except BaseException:
-            for file in files:
-                file.close()
-            raise
-        self.files = tuple(files)
-        if self.policy.writable and files:
+        self.files = tuple(
+            MappedFile(path, self.file_size, file_system=self.file_system, policy=self.policy)
+            for path in sizes
+        )
+        if self.policy.writable and self.files:
             # A process may have died between making a file and syncing its name and size.
             self._directory_dirty = True
             if not self.policy.grow:
-                files[-1].flush()
+                self.files[-1].flush()
 
     def _is_unfinished(self, path: Path, size: int) -> bool:
         return size < self.file_size and _is_zero(path, self.file_system)
@@ -161,9 +159,6 @@ class MappedFileQueue:
                     self.directory, expected, f"{file_name(expected)} before {path.name} is missing"
                 )
             expected += self.file_size
-
-    def _open(self, path: Path) -> MappedFile:
-        return MappedFile(path, self.file_size, file_system=self.file_system, policy=self.policy)
 
     @property
     def min_offset(self) -> int:
@@ -185,17 +180,6 @@ class MappedFileQueue:
         index = (offset - files[0].base_offset) // self.file_size
         return files[index] if index < len(files) else None
 
-    def pin(self, offset: int, length: int) -> Pin:
-        """Return a context that yields bytes of one file without a copy.
-
-        Raises:
-            OffsetOutOfRangeError: They do not lie in one file that is there.
-        """
-        file = self.find(offset)
-        if file is None or offset + length > file.base_offset + self.file_size:
-            raise OffsetOutOfRangeError("offset", offset, self.min_offset, self.end_of_files)
-        return file.pin(offset - file.base_offset, length)
-
     def new_file(self, base_offset: int) -> MappedFile:
         """Create a file without adding it to `files` yet: that is `add`. Safe on any thread.
 
@@ -207,6 +191,7 @@ class MappedFileQueue:
             FlushFailedError: It could not be made durable. Likewise; nothing was in it.
         """
         assert base_offset % self.file_size == 0, "base offsets are multiples of the file size"
+        self._is_deleted = False
         if not self.file_system.exists(self.directory):
             self.file_system.make_directories(self.directory)
         file = MappedFile.create(
@@ -254,11 +239,14 @@ class MappedFileQueue:
 
         Raises:
             FlushFailedError: It failed. Never try again.
+            OutOfResourcesError: The process may open no more files. Trying again is right.
         """
         self._sync_names()
         for file in self.files:
-            if file.base_offset < end and start < file.base_offset + self.file_size:
+            file_end = file.base_offset + self.file_size
+            if file.base_offset < end and start < file_end:
                 file.flush()
+                file.must_stay_open &= end < file_end
 
     def _sync_names(self) -> None:
         """Make the names of new files durable, and that those of deleted ones are gone."""
@@ -268,6 +256,11 @@ class MappedFileQueue:
             try:
                 self.file_system.sync_directory(self.directory)
             except OSError as error:
+                if self._is_deleted and isinstance(error, FileNotFoundError):
+                    return  # The names went with the directory, as they were meant to.
+                self._directory_dirty = True
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    raise OutOfResourcesError(self.directory, error) from error
                 raise FlushFailedError(self.directory, error) from error
 
     def truncate(self, end: int) -> bool:
@@ -306,6 +299,8 @@ class MappedFileQueue:
 
     def delete(self) -> None:
         """Remove all files, and the directory if nothing else is in it."""
+        # First: whoever flushes meanwhile finds names gone, and must not take that for a failure.
+        self._is_deleted = True
         with self._lock:
             files, self.files = self.files, ()
         for file in reversed(files):
@@ -319,7 +314,7 @@ class MappedFileQueue:
             self.file_system.remove(self.directory)
 
     def close(self) -> None:
-        """Close all files. Does not flush. Pinned bytes stay readable."""
+        """Close all files. Does not flush. Reads that are under way end well."""
         with self._lock:
             files, self.files = self.files, ()
         for file in files:

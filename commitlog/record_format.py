@@ -80,6 +80,7 @@ HEADER_FORMATS: Final = {
     for flags in (0, BORN_HOST_IPV6_FLAG, STORE_HOST_IPV6_FLAG, HOST_FLAGS)
 }
 """The header from the size to the body length, by the host bits of the system flag."""
+_TOPIC_AND_PROPERTIES_MAX: Final = 2 * (2 + 0xFFFF)
 MIN_RECORD_BYTES: Final = HEADER_FORMATS[0].size + 1 + 1 + 2
 """Both hosts IPv4, no body, one byte of topic, no properties."""
 
@@ -434,6 +435,22 @@ def _due_time_ms(delay_level: str, store_timestamp: int) -> int | None:
         return None
     level = min(int(delay_level), len(_DELAY_LEVELS_S))
     return store_timestamp + _DELAY_LEVELS_S[level - 1] * 1000 if level > 0 else None
+
+
+def claimed_size(view: memoryview) -> int:
+    """Return how long the record at the start of a view says it is, if its lengths make sense.
+
+    0 if they do not, or if the view is shorter than a header. For a caller that reads the record
+    in pieces, and must not allocate a gigabyte because of one damaged number.
+    """
+    if len(view) < MIN_RECORD_BYTES:
+        return 0
+    size, magic, *_, sys_flag = _PREFIX.unpack_from(view)
+    layout = HEADER_FORMATS[sys_flag & HOST_FLAGS]
+    if magic not in _TOPIC_LENGTH_BYTES or len(view) < layout.size:
+        return 0
+    rest: int = size - layout.size - layout.unpack_from(view)[-1]
+    return size if 0 < rest <= _TOPIC_AND_PROPERTIES_MAX else 0
 
 
 def decode_store_timestamp(view: memoryview, physical_offset: PhysicalOffset) -> int:

@@ -24,15 +24,17 @@ from commitbus.commitlog.errors import CorruptRecordError, StoreDamagedError
 from commitbus.commitlog.file_system import File
 from commitbus.commitlog.kernels import TopicTable, kernels
 from commitbus.commitlog.kernels.columns import STORE_TIMESTAMP
-from commitbus.commitlog.mapped_file import MappedFile, raise_if_disk_full
+from commitbus.commitlog.mapped_file import MappedFile, raise_refusal
 from commitbus.commitlog.record_format import check_record
-from commitbus.commitlog.record_scanner import ScanStop, StopKind, stop_at
+from commitbus.commitlog.record_scanner import ScanStop, StopKind, read_piece, stop_at
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is done, how many bytes of it, and of how many; a total of 0 is unknown."""
 
 NORMAL_RECOVERY_FILES: Final = 3
+_FIRST_RECORD_BYTES: Final = 4096
+"""Read to look at the first record of a file."""
 _BATCH_RECORDS: Final = 4096
 """Smaller batches share the cost of a numpy call among too few, larger ones leave the caches."""
 
@@ -107,6 +109,7 @@ def recover_abnormally(
     Raises:
         StoreDamagedError: The log is open for writing, and the first bad record lies below the
             durable watermark.
+        ReadFailedError: The disk does not give back a block. Nothing is changed.
         DiskFullError: There is no room to put the cut bytes aside.
     """
     first = _index_of_trusted(log, trusted_timestamp)
@@ -126,11 +129,11 @@ def _index_of_trusted(log: CommitLog, trusted_timestamp: int) -> int:
     files = log.files.files
     for index in range(len(files) - 1, -1, -1):
         file = files[index]
-        with file.pin(0, file.size_bytes) as view:
-            try:
-                stored_at = check_record(view, 0, file.base_offset, verify_crc=False)[4]
-            except CorruptRecordError:
-                continue
+        view, _ = read_piece(file, 0, file.size_bytes, _FIRST_RECORD_BYTES)
+        try:
+            stored_at = check_record(view, 0, file.base_offset, verify_crc=False)[4]
+        except CorruptRecordError:
+            continue
         if 0 < stored_at <= trusted_timestamp:
             return index
     return 0
@@ -179,8 +182,7 @@ class _Recovery:
         end, reason = start, "no log file is there"
         total = self.log.files.end_of_files - start
         for file in files:
-            with file.pin(0, file.size_bytes) as view:
-                stop = self._scan(view, file.base_offset, start, total)
+            stop = self._scan(file, start, total)
             end, reason = file.base_offset + stop.position, stop.reason
             if stop.kind not in (StopKind.BLANK, StopKind.FILE_END):
                 break
@@ -188,20 +190,32 @@ class _Recovery:
         self.on_progress("recovering the log", total, total)
         return end, reason
 
-    def _scan(self, view: memoryview, base_offset: int, start: int, total: int) -> ScanStop:
+    def _scan(self, file: MappedFile, start: int, total: int) -> ScanStop:
+        """Check the records of a file; return where in it and why that ended."""
         position = 0
         while True:
+            view, behind = read_piece(file, position, file.size_bytes)
+            end = self._scan_piece(view, file.base_offset + position)
+            if end == 0 or behind == 0:
+                stop = stop_at(view, file.base_offset + position, end, behind=behind)
+                return stop._replace(position=position + end)
+            position += end
+            self.on_progress("recovering the log", file.base_offset + position - start, total)
+
+    def _scan_piece(self, view: memoryview, base_offset: int) -> int:
+        """Check the records of a piece; return the position in it behind the last good one."""
+        end = 0
+        while True:
             records = kernels(_BATCH_RECORDS).scan(
-                view, base_offset, position, self.topics,
+                view, base_offset, end, self.topics,
                 max_records=_BATCH_RECORDS, verify_crc=True,
             )  # fmt: skip
             if not len(records):
-                return stop_at(view, base_offset, position)
+                return end
             self.queue_ends.update(records.queue_ends())
             self.records += len(records)
             self.last_store_timestamp = int(records.table[STORE_TIMESTAMP, -1])
-            position = records.end
-            self.on_progress("recovering the log", base_offset + position - start, total)
+            end = records.end
 
     def _put_aside(self, end: int, tail_end: int) -> Path:
         """Copy the non-zero chunks of [end, tail_end) to a new file, durably; return its path."""
@@ -218,7 +232,7 @@ class _Recovery:
             self._copy(copy, end, tail_end)
             copy.sync_data()
         except OSError as error:
-            raise_if_disk_full(error, path, tail_end - end)
+            raise_refusal(error, path, tail_end - end)
             raise
         finally:
             copy.close()

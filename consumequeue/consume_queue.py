@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import final
 
@@ -107,15 +106,12 @@ class ConsumeQueue:
         begin = end = self._first_stored()
         for file in reversed(self._files.files):
             start = file.base_offset // UNIT_BYTES
-            with self._unmapped(file) as unit_at:
-                end = _gallop(start, start + units_per_file, lambda i: not unit_at(i).is_written)
-                if end > start:
-                    self.dispatched_to = unit_at(end - 1).end_offset
-                    break
-        for file in self._files.files[:1]:
-            with self._unmapped(file) as unit_at:
-                last = min(begin + units_per_file, end)
-                begin = _gallop(begin, last, lambda i: unit_at(i) != PADDING)
+            end = _gallop(start, start + units_per_file, lambda i: not self._unit_at(i).is_written)
+            if end > start:
+                self.dispatched_to = self._unit_at(end - 1).end_offset
+                break
+        last = min(begin + units_per_file, end)
+        begin = _gallop(begin, last, lambda i: self._unit_at(i) != PADDING)
         self._min_offset, self._max_offset = QueueOffset(begin), QueueOffset(end)
         if begin == end:
             self.dispatched_to = PhysicalOffset(0)
@@ -134,16 +130,28 @@ class ConsumeQueue:
 
         Raises:
             OffsetOutOfRangeError: `start` is below `min_offset` or above `max_offset`.
+            ReadFailedError: The disk does not give them back.
         """
-        return decode_units(self._read(start, max_count))
-
-    def unit_tuples(self, start: QueueOffset, max_count: int) -> list[tuple[int, int, int]]:
-        """Return as `units`, but as bare tuples: for who makes something of their own of them."""
-        return list(UNIT.iter_unpack(self._read(start, max_count)))
+        return decode_units(self.read(start, max_count))
 
     def units_array(self, start: QueueOffset, max_count: int) -> npt.NDArray[np.void]:
         """Return as `units`, but as a read-only array of `UNIT_DTYPE`, shape (count,)."""
-        return np.frombuffer(self._read(start, max_count), dtype=UNIT_DTYPE)
+        return np.frombuffer(self.read(start, max_count), dtype=UNIT_DTYPE)
+
+    def read(self, start: QueueOffset, max_count: int) -> bytes:
+        """Return as `units`, but the bytes of the units. May wait for a disk."""
+        parts = [file.read(*place) for file, *place in self._places(start, max_count)]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_cached(self, start: QueueOffset, max_count: int) -> bytes | None:
+        """Return as `read` if no disk has to be waited for, else None."""
+        parts: list[bytes] = []
+        for file, *place in self._places(start, max_count):
+            part = file.read_cached(*place)
+            if part is None:
+                return None
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def place_of(self, queue_offset: int) -> tuple[Path, int]:
         """Return the file in which a stored unit lies, and its position there in bytes."""
@@ -185,9 +193,8 @@ class ConsumeQueue:
         tail = self._tail
         if tail is None or position == tail.base_offset + tail.size_bytes:
             tail = self._tail = self._files.file_for_append(position)
-        position -= tail.base_offset
-        tail.reserve(position + UNIT_BYTES)
-        UNIT.pack_into(tail.buffer, position, physical_offset, size_bytes, tags_code)
+        unit = UNIT.pack(physical_offset, size_bytes, tags_code)
+        tail.write(position - tail.base_offset, unit)
         self.dispatched_to = PhysicalOffset(physical_offset + size_bytes)
         # Last: a reader that sees it must find the bytes.
         self._max_offset = QueueOffset(queue_offset + 1)
@@ -212,10 +219,8 @@ class ConsumeQueue:
             start = position - tail.base_offset
             part = units[: tail.size_bytes - start]
             units = units[len(part) :]
-            end = start + len(part)
-            tail.reserve(end)
-            tail.buffer[start:end] = part
-            position = tail.base_offset + end
+            tail.write(start, part)
+            position += len(part)
             self.dispatched_to = decode_unit(part, len(part) - UNIT_BYTES).end_offset
             # Last: a reader that sees it must find the bytes.
             self._max_offset = QueueOffset(position // UNIT_BYTES)
@@ -275,12 +280,8 @@ class ConsumeQueue:
             return
         newest = files[-1]
         end = self._max_offset * UNIT_BYTES - newest.base_offset
-        file = self._files.file_system.open(newest.path, writable=False)
-        try:
-            for position in range(0, end, _WARM_BYTES):
-                file.pread(min(_WARM_BYTES, end - position), position)
-        finally:
-            file.close()
+        for position in range(0, end, _WARM_BYTES):
+            newest.read(position, min(_WARM_BYTES, end - position))
 
     def close(self) -> None:
         """Close the files. Does not flush."""
@@ -317,7 +318,7 @@ class ConsumeQueue:
         self.delete()
         file = self._files.file_for_append(queue_offset * UNIT_BYTES)
         padding_count = queue_offset - file.base_offset // UNIT_BYTES
-        file.write_at(0, PADDING_BYTES * padding_count)
+        file.write(0, PADDING_BYTES * padding_count)
         self._min_offset = self._max_offset = QueueOffset(queue_offset)
 
     def _begins_anew(
@@ -360,34 +361,27 @@ class ConsumeQueue:
             self._max_offset,
         )
 
-    def _read(self, start: QueueOffset, max_count: int) -> bytes:
-        """Return the bytes of up to `max_count` units. OffsetOutOfRangeError as `units`."""
+    def _places(self, start: QueueOffset, max_count: int) -> list[tuple[MappedFile, int, int]]:
+        """Return (file, position, length) for each file that holds some of these units.
+
+        Raises:
+            OffsetOutOfRangeError: As `units`; or their file was deleted since.
+        """
         end = self._max_offset
         if not self._min_offset <= start <= end:
             raise self._out_of_range(start)
         position = start * UNIT_BYTES
         stop = position + min(max(max_count, 0), end - start) * UNIT_BYTES
-        parts = []
+        places: list[tuple[MappedFile, int, int]] = []
         while position < stop:
-            length = min(stop - position, self._files.file_size - position % self._files.file_size)
-            with self._files.pin(position, length) as view:
-                parts.append(view.tobytes())
+            file = self._files.find(position)
+            if file is None:
+                raise self._out_of_range(start)
+            at = position - file.base_offset
+            length = min(stop - position, file.size_bytes - at)
+            places.append((file, at, length))
             position += length
-        return b"".join(parts)
-
-    @contextmanager
-    def _unmapped(self, file: MappedFile) -> Iterator[Callable[[int], CqUnit]]:
-        """Lend a function that reads stored units of a file, also where it has no block yet.
-
-        Through a mapping a mere look at a hole takes memory, and on a full tmpfs it is SIGBUS.
-        """
-        unmapped = self._files.file_system.open(file.path, writable=False)
-        try:
-            yield lambda queue_offset: decode_unit(
-                unmapped.pread(UNIT_BYTES, queue_offset * UNIT_BYTES - file.base_offset)
-            )
-        finally:
-            unmapped.close()
+        return places
 
     def _bisect(self, first: int, end: int, predicate: Callable[[CqUnit], bool]) -> int:
         """Return the first of the stored units [first, end) that satisfies it, else `end`."""
@@ -396,8 +390,10 @@ class ConsumeQueue:
         )
 
     def _unit_at(self, queue_offset: int) -> CqUnit:
-        with self._files.pin(queue_offset * UNIT_BYTES, UNIT_BYTES) as view:
-            return decode_unit(view)
+        file = self._files.find(queue_offset * UNIT_BYTES)
+        if file is None:
+            raise self._out_of_range(queue_offset)
+        return decode_unit(file.read(queue_offset * UNIT_BYTES - file.base_offset, UNIT_BYTES))
 
 
 def _gallop(first: int, end: int, holds: Callable[[int], bool]) -> int:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import final
 
+from commitbus.commitlog.descriptor_cache import DescriptorCache
 from commitbus.commitlog.errors import FlushFailedError, NotAStoreError, StoreClosedError
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.kernels import DispatchBatch, DispatchColumns
-from commitbus.commitlog.mapped_file import FilePolicy, raise_if_disk_full
-from commitbus.commitlog.mapping_cache import MappingCache
+from commitbus.commitlog.mapped_file import FilePolicy, raise_refusal
 from commitbus.commitlog.record_format import (
     TRANSACTION_FLAGS,
     TRANSACTION_PREPARED,
@@ -41,7 +41,7 @@ class ConsumeQueueStore:
         *,
         file_system: FileSystem,
         writable: bool = True,
-        mapped_files_max: int = 1024,
+        open_files_max: int = 1024,
     ) -> None:
         """Name the folder; nothing is touched before `load` or the first message.
 
@@ -50,17 +50,15 @@ class ConsumeQueueStore:
             file_size: Of each file, in bytes; a multiple of 20.
             file_system: What holds the folder.
             writable: Whether the files may be changed.
-            mapped_files_max: How many are mapped at a time, each with a descriptor. One more that
-                is needed costs about 30 us, and another one its mapping.
+            open_files_max: How many are open at a time. One more that is needed costs about 10 us,
+                and another one its descriptor.
         """
         self._directory, self._file_size = directory, file_size
         self._file_system, self._writable = file_system, writable
         self._policy = FilePolicy(
             writable=writable,
-            keep_open=False,
-            random_access=True,
             grow=True,
-            mappings=MappingCache(mapped_files_max),
+            descriptors=DescriptorCache(open_files_max),
         )
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._deleted: DeletedTopics | None = None
@@ -141,7 +139,7 @@ class ConsumeQueueStore:
                 else:
                     self._put(requests)
             except OSError as error:
-                raise_if_disk_full(error, self._directory, self._file_size)
+                raise_refusal(error, self._directory, self._file_size)
                 raise
 
     def truncate(self, end: PhysicalOffset) -> None:

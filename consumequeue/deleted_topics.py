@@ -28,7 +28,7 @@ from isal.isal_zlib import crc32
 
 from commitbus.commitlog.errors import NotAStoreError
 from commitbus.commitlog.file_system import FileSystem, replace_file
-from commitbus.commitlog.mapped_file import raise_if_disk_full
+from commitbus.commitlog.mapped_file import raise_refusal
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
 
 DELETED_TOPICS_PATH: Final = Path("commitbus", "deleted_topics.json")
@@ -137,7 +137,7 @@ class DeletedTopics:
         try:
             replace_file(self._path, data, self._file_system)
         except OSError as error:
-            raise_if_disk_full(error, self._path, len(data))
+            raise_refusal(error, self._path, len(data))
             raise
         self._deletions = deletions
         self.is_new = False

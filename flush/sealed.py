@@ -34,9 +34,9 @@ from typing import Any, Final, NamedTuple, final
 from isal.isal_zlib import crc32
 
 from commitbus.commitlog.errors import CorruptRecordError
-from commitbus.commitlog.file_system import TEMPORARY_SUFFIX, FileSystem, replace_file
+from commitbus.commitlog.file_system import TEMPORARY_SUFFIX, FileSystem, read_at, replace_file
 from commitbus.commitlog.mapped_file import FILE_NAME_DIGITS, MappedFile, file_name
-from commitbus.commitlog.record_scanner import RecordScanner, StopKind
+from commitbus.commitlog.record_scanner import FileScanner, StopKind
 
 SEALED_PATH: Final = Path("commitbus", "sealed")
 """Relative to the store."""
@@ -160,7 +160,7 @@ def checksum_of(
         for position in range(0, file.size(), BOUNDARY_BYTES):
             if not go_on():
                 return None
-            value = crc32(file.pread(BOUNDARY_BYTES, position), value)
+            value = crc32(read_at(file, BOUNDARY_BYTES, position), value)
     finally:
         file.close()
     return value
@@ -172,27 +172,26 @@ def describe(
     """Return what a full log file holds, its records and their checksums verified.
 
     Args:
-        file: Stays pinned while its records are looked at.
+        file: A log file.
         file_system: What holds it.
         go_on: Called at each boundary; False ends the work, and None is returned. A place to let
             other threads have their turn: a file may hold a million records.
 
     Raises:
         CorruptRecordError: A record is not intact, or the file is not full.
+        ReadFailedError: The disk does not give back a block.
         OSError: The file cannot be read, or was deleted meanwhile.
     """
     summary = SegmentSummary(file.base_offset)
-    with file.pin(0, file.size_bytes) as view:
-        scanner = RecordScanner(view, file.base_offset)
-        for checked in scanner:
-            position = checked[-1] - checked[0]
-            passed = summary.add(position, topic=checked[5], store_timestamp=checked[4])
-            if passed and not go_on():
-                return None
-        stop = scanner.stop
-        assert stop is not None, "the scanner ran to its end"
-        if stop.kind not in (StopKind.BLANK, StopKind.FILE_END):
-            raise CorruptRecordError(file.base_offset + stop.position, stop.reason)
+    scanner = FileScanner(file)
+    for _, position, checked in scanner:
+        passed = summary.add(position, topic=checked[5], store_timestamp=checked[4])
+        if passed and not go_on():
+            return None
+    stop = scanner.stop
+    assert stop is not None, "the scanner ran to its end"
+    if stop.kind not in (StopKind.BLANK, StopKind.FILE_END):
+        raise CorruptRecordError(file.base_offset + stop.position, stop.reason)
     checksum = checksum_of(file.path, file_system, go_on)
     if checksum is None:
         return None

@@ -14,7 +14,7 @@ from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.errors import FlushFailedError, StoreClosedError
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.kernels import DispatchBatch, DispatchColumns
-from commitbus.commitlog.mapped_file import raise_if_disk_full
+from commitbus.commitlog.mapped_file import raise_refusal
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset
 from commitbus.indexfile.index_file import IndexFile
 from commitbus.indexfile.index_format import (
@@ -136,7 +136,7 @@ class IndexService:
             except OSError as error:
                 self._find_where_to_resume()
                 size = index_file_bytes(self._slot_count, self._entry_count)
-                raise_if_disk_full(error, self.directory, size)
+                raise_refusal(error, self.directory, size)
                 raise
             end = _end_of(requests)
             if end > self._dispatched_to:

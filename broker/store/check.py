@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 from commitbus.broker.store.check_index import IndexCheck
 from commitbus.broker.store.check_queues import QueueCheck
@@ -27,12 +27,12 @@ from commitbus.broker.store.layout import (
     sizes_on_disk,
     was_closed_cleanly,
 )
-from commitbus.commitlog.errors import CorruptRecordError, StoreError
+from commitbus.commitlog.errors import CorruptRecordError, ReadFailedError, StoreError
 from commitbus.commitlog.file_system import FileSystem, RealFileSystem
 from commitbus.commitlog.mapped_file import FilePolicy, MappedFile
 from commitbus.commitlog.mapped_file_queue import MappedFileQueue
 from commitbus.commitlog.record_format import CheckedRecord, check_record, dispatch_request
-from commitbus.commitlog.record_scanner import RecordScanner, ScanStop, StopKind
+from commitbus.commitlog.record_scanner import FileScanner, ScanStop, StopKind, read_piece
 from commitbus.commitlog.recovery import Progress, no_progress
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset
 from commitbus.flush.checkpoint import FILE_BYTES as CHECKPOINT_BYTES
@@ -40,6 +40,9 @@ from commitbus.flush.checkpoint import StoreCheckpoint, read_checkpoint
 from commitbus.flush.watermark import WATERMARK_PATH, read_durable_watermark
 
 __all__ = ["CheckReport", "Problem", "check_store"]
+
+_FIRST_RECORD_BYTES: Final = 4096
+"""Read to look at the first record of a file."""
 
 
 def check_store(
@@ -178,31 +181,37 @@ class _LogWalk:
     def _file_requests(self, file: MappedFile) -> Generator[DispatchRequest, None, ScanStop]:
         """Yield the records of a file; return why it went no further."""
         position = 0
-        with file.pin(0, file.size_bytes) as view:
-            while True:
-                scanner = RecordScanner(view, file.base_offset, position)
-                for checked in scanner:
-                    yield self._seen(view, file, checked)
-                assert scanner.stop is not None, "the scanner ran to its end"
-                stop = scanner.stop
-                if stop.kind is not StopKind.BAD or self._may_be_torn(file, stop):
-                    return stop
-                try:
-                    offset = file.base_offset + stop.position
-                    checked = check_record(view, stop.position, offset, verify_crc=False)
-                except CorruptRecordError:
-                    return stop
-                # Only the body is bad: the walk can go on behind it.
-                self._report.add(file.path, stop.position, stop.reason)
+        while True:
+            scanner = FileScanner(file, position)
+            try:
+                for view, at, checked in scanner:
+                    position = at + checked[0]
+                    yield self._seen(view, file, at, checked)
+            except ReadFailedError as error:
                 self._sealed.see_damage()
-                yield self._seen(view, file, checked)
-                position = checked[-1]
+                return ScanStop(StopKind.BAD, position, str(error))
+            assert scanner.stop is not None, "the scanner ran to its end"
+            stop = scanner.stop
+            if stop.kind is not StopKind.BAD or self._may_be_torn(file, stop):
+                return stop
+            at, offset = stop.position, file.base_offset + stop.position
+            view, _ = read_piece(file, at, file.size_bytes)
+            try:
+                checked = check_record(view, 0, offset, verify_crc=False)
+            except CorruptRecordError:
+                return stop
+            # Only the body is bad: the walk can go on behind it.
+            self._report.add(file.path, at, stop.reason)
+            self._sealed.see_damage()
+            yield self._seen(view, file, at, checked)
+            position = at + checked[0]
 
-    def _seen(self, view: memoryview, file: MappedFile, checked: CheckedRecord) -> DispatchRequest:
+    def _seen(
+        self, view: memoryview, file: MappedFile, position: int, checked: CheckedRecord
+    ) -> DispatchRequest:
         self._report.messages += 1
-        self._sealed.see(checked)
-        offset = PhysicalOffset(file.base_offset + checked[-1] - checked[0])
-        return dispatch_request(view, offset, checked)
+        self._sealed.see(position, checked)
+        return dispatch_request(view, PhysicalOffset(file.base_offset + position), checked)
 
     def _may_be_torn(self, file: MappedFile, stop: ScanStop) -> bool:
         """Whether bad bytes here are what an unclean stop may leave: the next start cuts them."""
@@ -216,7 +225,11 @@ class _LogWalk:
         tail_end = log_end
         for later in files[number:]:
             position = max(log_end - later.base_offset, 0)
-            if (end_of_data := later.end_of_data(position)) > position:
+            try:
+                end_of_data = later.end_of_data(position)
+            except ReadFailedError as error:
+                end_of_data = error.position + 1
+            if end_of_data > position:
                 tail_end = later.base_offset + end_of_data
         if tail_end == log_end:
             return True
@@ -233,10 +246,10 @@ class _LogWalk:
     def _begins_with_a_record(self, files: Sequence[MappedFile]) -> bool:
         """Whether the walk can go on with the next file, if there is one."""
         for file in files:
-            with file.pin(0, file.size_bytes) as view:
-                try:
-                    check_record(view, 0, file.base_offset, verify_crc=False)
-                except CorruptRecordError:
-                    return False
-                return True
+            try:
+                view, _ = read_piece(file, 0, file.size_bytes, _FIRST_RECORD_BYTES)
+                check_record(view, 0, file.base_offset, verify_crc=False)
+            except (CorruptRecordError, ReadFailedError):
+                return False
+            return True
         return False

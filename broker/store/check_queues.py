@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from commitbus.broker.store.check_report import CheckReport
 from commitbus.broker.store.layout import QUEUES
-from commitbus.commitlog.errors import StoreError
-from commitbus.commitlog.file_system import FileSystem, data_chunks
+from commitbus.commitlog.errors import ReadFailedError, StoreError
+from commitbus.commitlog.file_system import FileSystem, data_chunks, read_at
 from commitbus.commitlog.mapped_file import file_name
 from commitbus.commitlog.mapped_file_queue import list_files
 from commitbus.commitlog.record_format import (
@@ -24,9 +24,11 @@ from commitbus.commitlog.record_format import (
 )
 from commitbus.commitlog.types import DispatchRequest
 from commitbus.consumequeue.deleted_topics import DELETED_TOPICS_PATH, DeletedTopics
-from commitbus.consumequeue.unit_format import PADDING, UNIT_BYTES, UNIT_DTYPE
+from commitbus.consumequeue.unit_format import PADDING, UNIT, UNIT_BYTES, UNIT_DTYPE
 
-_OPEN_FILES_MAX: Final = 256
+_BLOCK_BYTES: Final = 200 * UNIT_BYTES
+_BLOCKS_MAX: Final = 1 << 14
+"""Kept in memory, 64 MB: the walk goes through 10,000 queues side by side."""
 _PADDING: Final = np.array(tuple(PADDING), dtype=UNIT_DTYPE)
 
 _Units = npt.NDArray[np.void]
@@ -64,7 +66,8 @@ class QueueCheck:
             self._deleted = DeletedTopics(store, file_system)
         except StoreError as error:
             report.add(store / DELETED_TOPICS_PATH, 0, str(error))
-        self._file_units = lru_cache(maxsize=_OPEN_FILES_MAX)(self._map_file)
+        self._unreadable: set[tuple[str, int]] = set()
+        self._block = lru_cache(maxsize=_BLOCKS_MAX)(self._read_block)
         directory = store / QUEUES
         for topic in file_system.list_names(directory):
             if not file_system.is_directory(directory / topic):
@@ -85,15 +88,16 @@ class QueueCheck:
         if self._is_of_deleted_topic(request):
             self._report.of_deleted_topics += 1
             return
-        queue = self._queues.get((request.topic, request.queue_id))
+        key = request.topic, request.queue_id
+        queue = self._queues.get(key)
         queue_offset = request.queue_offset
         expected = (request.physical_offset, request.size_bytes, request.tags_code)
         found = None
-        if queue is not None and queue_offset < queue.begin:
-            return  # Older than what the queue still holds.
+        if key in self._unreadable or (queue is not None and queue_offset < queue.begin):
+            return  # It cannot be told, or the message is older than what the queue still holds.
         if queue is not None and queue_offset < queue.end:
             path, position = queue.place(queue_offset)
-            found = self._file_units(path)[position // UNIT_BYTES].item()
+            found = self._unit(path, position)
             if found == expected:
                 bit = queue_offset - queue.begin
                 queue.confirmed[bit >> 3] |= 0x80 >> (bit & 7)
@@ -155,7 +159,13 @@ class QueueCheck:
                 return
             expected += size
         queue = _Queue(directory, file_bytes, begin // UNIT_BYTES, expected // UNIT_BYTES)
-        self._find_bounds(queue)
+        try:
+            self._find_bounds(queue)
+        except ReadFailedError as error:
+            self._report.add(error.path, error.position, str(error))
+            self._topics.add(topic)
+            self._unreadable.add((topic, queue_id))
+            return
         if queue.end > queue.begin:
             queue.confirmed = bytearray((queue.end - queue.begin + 7) // 8)
             self._topics.add(topic)
@@ -178,7 +188,7 @@ class QueueCheck:
     def _units(self, queue: _Queue) -> Iterator[tuple[int, _Units]]:
         """Yield (first queue offset, units) of each file, from the queue's begin to its end.
 
-        The zeros at the end of a file are left out.
+        The zeros at the end of a file are left out. ReadFailedError.
         """
         offset = queue.begin
         while offset < queue.end:
@@ -187,23 +197,36 @@ class QueueCheck:
             yield offset, units
             offset += (queue.file_bytes - position) // UNIT_BYTES
 
-    def _map_file(self, path: Path) -> _Units:
-        """Return the units of a file up to the last that is not zero, in mapped memory.
-
-        It is unmapped with the last reference. What has no block is not looked at: through a
-        mapping that takes memory, and on a full tmpfs it is SIGBUS.
-        """
+    def _file_units(self, path: Path) -> _Units:
+        """Return the units of a file up to the last that is not zero. ReadFailedError."""
         file = self._file_system.open(path, writable=False)
         try:
-            end = 0
+            data = bytearray()
             for position, chunk in data_chunks(file, 0, file.size()):
-                end = position + len(chunk.rstrip(b"\0"))
-            length = -(-end // UNIT_BYTES) * UNIT_BYTES
-            if length == 0:
-                return np.empty(0, dtype=UNIT_DTYPE)
-            return np.frombuffer(file.map(length).buffer, dtype=UNIT_DTYPE)
+                data.extend(bytes(position - len(data)))
+                data += chunk
         finally:
             file.close()
+        end = len(data.rstrip(b"\0"))
+        data.extend(bytes(-len(data) % UNIT_BYTES))
+        return np.frombuffer(data, dtype=UNIT_DTYPE, count=-(-end // UNIT_BYTES))
+
+    def _unit(self, path: Path, position: int) -> tuple[int, int, int]:
+        """Return the unit at a position of a file; zeros if the disk does not give it back."""
+        block, at = divmod(position, _BLOCK_BYTES)
+        unit: tuple[int, int, int] = UNIT.unpack_from(self._block(path, block), at)
+        return unit
+
+    def _read_block(self, path: Path, number: int) -> bytes:
+        file = self._file_system.open(path, writable=False)
+        try:
+            data = read_at(file, _BLOCK_BYTES, number * _BLOCK_BYTES)
+        except ReadFailedError as error:
+            self._report.add(error.path, error.position, str(error))
+            data = b""
+        finally:
+            file.close()
+        return data.ljust(_BLOCK_BYTES, b"\0")
 
     def _size(self, path: Path) -> int:
         file = self._file_system.open(path, writable=False)

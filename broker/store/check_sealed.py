@@ -45,10 +45,10 @@ class SealedCheck:
         if file.base_offset in self._bases:
             self._summary = SegmentSummary(file.base_offset)
 
-    def see(self, checked: CheckedRecord) -> None:
-        """Hear of the next record of the file."""
+    def see(self, position: int, checked: CheckedRecord) -> None:
+        """Take note of the next record of the file and its position there."""
         if self._summary is not None:
-            self._summary.add(checked[-1] - checked[0], checked[5], checked[4])
+            self._summary.add(position, topic=checked[5], store_timestamp=checked[4])
 
     def see_damage(self) -> None:
         """Hear that the file is damaged, and that this is reported already."""

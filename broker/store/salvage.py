@@ -415,10 +415,10 @@ class _LogWriter:
         elif self._position + len(record) + BLANK_RECORD_BYTES > self._files.file_size:
             self._roll()
         file, position = self._files.files[-1], self._position
-        buffer = file.buffer
-        buffer[position : position + len(record)] = record
-        _I64.pack_into(buffer, position + _QUEUE_OFFSET_POSITION, queue_offset)
-        _I64.pack_into(buffer, position + _PHYSICAL_OFFSET_POSITION, file.base_offset + position)
+        data = bytearray(record)
+        _I64.pack_into(data, _QUEUE_OFFSET_POSITION, queue_offset)
+        _I64.pack_into(data, _PHYSICAL_OFFSET_POSITION, file.base_offset + position)
+        file.write(position, memoryview(data))
         self._position += len(record)
 
     def finish(self) -> None:
@@ -432,7 +432,7 @@ class _LogWriter:
     def _roll(self) -> None:
         file = self._files.files[-1]
         rest = self._files.file_size - self._position
-        SIZE_AND_MAGIC.pack_into(file.buffer, self._position, rest, BLANK_MAGIC_CODE)
+        file.write(self._position, SIZE_AND_MAGIC.pack(rest, BLANK_MAGIC_CODE))
         self._files.file_for_append(self._files.end_of_files)
         self._position = 0
 

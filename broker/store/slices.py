@@ -8,17 +8,22 @@ from __future__ import annotations
 from typing import Final, NamedTuple, final
 
 import numpy as np
+import numpy.typing as npt
 
 from commitbus.commitlog.commit_log import CommitLog
 from commitbus.commitlog.errors import CorruptRecordError
 from commitbus.commitlog.kernels import TopicTable, kernels
 from commitbus.commitlog.kernels.columns import POSITION, SIZE, Int64s
-from commitbus.commitlog.page_cache import is_cached
 from commitbus.commitlog.record_format import check_record, find_names
 from commitbus.commitlog.record_scanner import StopKind, stop_at
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.consumequeue.consume_queue import ConsumeQueue
+from commitbus.consumequeue.unit_format import UNIT_DTYPE
 
+SPAN_BYTES_MAX: Final = 1 << 20
+"""Read at once, with what lies between the records that are wanted."""
+GAP_BYTES_MAX: Final = 1 << 14
+"""Between two wanted records, that is read with them: a system call takes longer."""
 UNITS_MAX: Final = 8192
 """Records looked at for one slice: one of a MiB has as many if they are of 128 bytes."""
 _SIZE_IN_TABLE: Final = np.dtype("<u4")
@@ -69,13 +74,19 @@ def queue_slice(
 
     Raises:
         OffsetOutOfRangeError: Retention has deleted what is asked for.
+        ReadFailedError: The disk does not give back a block.
     """
     most = min(UNITS_MAX, end - start)
     if wanted is None:
         # As many as there are if they are a little smaller than the first one on average.
-        first_bytes = int(queue.units_array(start, 1)["size_bytes"][0])
+        first = _units(queue, start, 1, only_cached=only_cached)
+        if first is None:
+            return None
+        first_bytes = int(first["size_bytes"][0])
         most = min(most, 1 + max_bytes * 5 // (4 * first_bytes))
-    units = queue.units_array(start, most)
+    units = _units(queue, start, most, only_cached=only_cached)
+    if units is None:
+        return None
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size_bytes"].astype(np.int64)
     if wanted is None:
@@ -96,33 +107,47 @@ def queue_slice(
     return Slice(start, len(chosen), next_offset, records, _table(sizes[chosen]))
 
 
+def _units(
+    queue: ConsumeQueue, start: QueueOffset, count: int, *, only_cached: bool
+) -> npt.NDArray[np.void] | None:
+    data = queue.read_cached(start, count) if only_cached else queue.read(start, count)
+    return None if data is None else np.frombuffer(data, dtype=UNIT_DTYPE)
+
+
 def _table(sizes: Int64s) -> bytes:
     return sizes.astype(_SIZE_IN_TABLE).tobytes()
 
 
 def _copy(
     log: CommitLog, offsets: Int64s, sizes: Int64s, *, only_cached: bool
-) -> list[bytes] | None:
-    """Return the bytes of records, in order; those in one file as one item."""
+) -> list[bytes | memoryview] | None:
+    """Return the bytes of records, in order; None if a disk would have to be waited for."""
     if not len(offsets):
         return []
     file_bytes = log.files.file_size
     ends = offsets + sizes
     # Records next to each other are one run; a run never reaches into the next file.
     breaks = np.flatnonzero(offsets[1:] != ends[:-1]) + 1
-    starts = offsets[np.concatenate(([0], breaks))]
-    ends = ends[np.concatenate((breaks - 1, [len(ends) - 1]))]
-    files = starts // file_bytes
-    parts: list[bytes] = []
-    for file in np.unique(files).tolist():
-        in_file = files == file
-        runs = list(zip(starts[in_file].tolist(), ends[in_file].tolist(), strict=True))
-        base = file * file_bytes
-        length = max(end for _, end in runs) - base
-        with log.pin(PhysicalOffset(base), length) as view:
-            if only_cached and not is_cached(view[min(start for start, _ in runs) - base :]):
-                return None
-            parts.append(b"".join([view[start - base : end - base] for start, end in runs]))
+    starts = offsets[np.concatenate(([0], breaks))].tolist()
+    run_ends = ends[np.concatenate((breaks - 1, [len(ends) - 1]))].tolist()
+    read = log.read_cached if only_cached else log.read_bytes
+    parts: list[bytes | memoryview] = []
+    first = 0
+    while first < len(starts):
+        begin, last = starts[first], first
+        file_end = begin - begin % file_bytes + file_bytes
+        while (
+            last + 1 < len(starts)
+            and run_ends[last] <= starts[last + 1] <= run_ends[last] + GAP_BYTES_MAX
+            and run_ends[last + 1] <= min(file_end, begin + SPAN_BYTES_MAX)
+        ):
+            last += 1
+        data = read(PhysicalOffset(begin), run_ends[last] - begin)
+        if data is None:
+            return None
+        view = memoryview(data)
+        parts += [view[starts[i] - begin : run_ends[i] - begin] for i in range(first, last + 1)]
+        first = last + 1
     return parts
 
 
@@ -180,33 +205,29 @@ class LogSlices:
         Raises:
             CorruptRecordError: No record begins at `start`.
             OffsetOutOfRangeError: Nothing is stored there.
+            ReadFailedError: The disk does not give it back.
         """
-        file_bytes = self._log.files.file_size
         while start < end:
-            base = PhysicalOffset(start - start % file_bytes)
-            length = min(file_bytes, end - base)
-            with self._log.pin(base, length) as view:
-                found = self._slice(view, base, start - base, max_bytes)
-                if found is not None:
-                    return found
-                stop = stop_at(view, base, start - base, verify_crc=False)
+            view, behind = self._log.read_piece(start, end, max_bytes)
+            found = self._slice(view, start, max_bytes)
+            if found is not None:
+                return found
+            stop = stop_at(view, start, 0, verify_crc=False, behind=behind)
             if stop.kind not in (StopKind.FILE_END, StopKind.BLANK):
                 raise CorruptRecordError(start, stop.reason)
-            start = PhysicalOffset(base + length)
+            start = PhysicalOffset(start + len(view) + behind)
         return Slice(start, 0, start, b"", b"")
 
-    def _slice(
-        self, view: memoryview, base: PhysicalOffset, position: int, max_bytes: int
-    ) -> Slice | None:
+    def _slice(self, view: memoryview, start: PhysicalOffset, max_bytes: int) -> Slice | None:
         if len(self._topics) > UNITS_MAX:
             self._topics = TopicTable()
         records = kernels(0).scan(
-            view, base, position, self._topics, max_records=UNITS_MAX, verify_crc=False
+            view, start, 0, self._topics, max_records=UNITS_MAX, verify_crc=False
         )
         if not len(records):
             return None
         ends = records.table[POSITION] + records.table[SIZE]
-        count = max(1, int(np.searchsorted(ends, position + max_bytes, side="right")))
+        count = max(1, int(np.searchsorted(ends, max_bytes, side="right")))
         stop = int(ends[count - 1])
         sizes = _table(records.table[SIZE, :count])
-        return Slice(base + position, count, base + stop, view[position:stop].tobytes(), sizes)
+        return Slice(start, count, start + stop, view[:stop].tobytes(), sizes)

@@ -47,8 +47,8 @@ from commitbus.flush.watermark import read_durable_watermark
 from commitbus.indexfile.index_service import IndexService
 
 _DISPATCH_RECORDS: Final = 4096
-_PAGE_BYTES: Final = 4096
-_MAPPED_FILES_MAX: Final = 8192
+_WRITE_AGAIN_BYTES: Final = 1 << 20
+_OPEN_FILES_MAX: Final = 8192
 _INDEX_BEHIND_WORTH_SAYING: Final = 16 << 20
 
 
@@ -94,7 +94,7 @@ def open_parts(
         config.queue_file_bytes,
         file_system=file_system,
         writable=writable,
-        mapped_files_max=_mapped_files_max(),
+        open_files_max=_open_files_max(),
     )
     undo.callback(queues.close)
     queues.load()
@@ -111,15 +111,12 @@ def open_parts(
     return StoreParts(log, queues, index)
 
 
-def _mapped_files_max() -> int:
-    """Return how many queue files may be mapped: each takes a descriptor, of which others need too.
-
-    The kernel's own limit of mappings, 65,530 to a process, is never reached.
-    """
+def _open_files_max() -> int:
+    """Return how many queue files may be open: sockets and the log need descriptors, too."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
-        return _MAPPED_FILES_MAX
-    return max(1, min(limit // 4, _MAPPED_FILES_MAX))
+        return _OPEN_FILES_MAX
+    return max(1, min(limit // 4, _OPEN_FILES_MAX))
 
 
 @final
@@ -225,17 +222,18 @@ def write_again(log: CommitLog, durable_watermark: PhysicalOffset) -> None:
     """Make what lies above the watermark durable, even if the last writer's fsync failed.
 
     The kernel may have marked pages clean that never reached the disk, and a sync would pass them
-    over and report success. A store to each, of the byte that is there, makes them dirty again.
+    over and report success. Writing what is there makes them dirty again.
 
     Raises:
         FlushFailedError: The disk still does not take them.
+        ReadFailedError: It does not give them back.
     """
     start, end = max(durable_watermark, log.min_offset), log.end_offset
     for file in log.files.files:
-        first = max(start - file.base_offset, 0)
         last = min(end - file.base_offset, file.size_bytes)
-        for position in range(first - first % _PAGE_BYTES, last, _PAGE_BYTES):
-            file.buffer[position] = file.buffer[position]
+        for position in range(max(start - file.base_offset, 0), last, _WRITE_AGAIN_BYTES):
+            length = min(_WRITE_AGAIN_BYTES, last - position)
+            file.write(position, file.read(position, length))
     log.files.flush(start, end)
 
 

@@ -1,13 +1,14 @@
 """Reading a store: by queue offset, by physical offset, by key and by time.
 
 Everything here is safe to call from any thread and never waits for a lock that is held while a
-disk is: log, queues and index publish snapshots. A page that is not in memory is still a wait.
+disk is: log, queues and index publish snapshots. What is not in memory is waited for, but in the
+methods that say `cached`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, Self, final
@@ -21,6 +22,7 @@ from commitbus.commitlog.record_format import parse_offset_message_id
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset, Record
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
+from commitbus.consumequeue.unit_format import UNIT, UNIT_DTYPE
 from commitbus.indexfile.index_format import KeyKind
 from commitbus.indexfile.index_service import IndexService
 
@@ -95,15 +97,24 @@ class StoreReader:
         """End of what may be shown."""
         return self._log.end_offset
 
-    def pin(
-        self, physical_offset: PhysicalOffset, size_bytes: int
-    ) -> AbstractContextManager[memoryview]:
-        """Lend the mapped bytes of a record, without a copy, for the time of a `with` block.
+    def read_bytes(self, physical_offset: PhysicalOffset, size_bytes: int) -> bytes:
+        """Return stored bytes of one log file, such as those of a record. May wait for a disk.
 
         Raises:
             OffsetOutOfRangeError: They are not all stored.
+            ReadFailedError: The disk does not give them back.
         """
-        return self._log.pin(physical_offset, size_bytes)
+        return self._log.read_bytes(physical_offset, size_bytes)
+
+    def read_cached(self, physical_offset: PhysicalOffset, size_bytes: int) -> bytes | None:
+        """Return as `read_bytes` if no disk has to be waited for, else None. Raises likewise."""
+        return self._log.read_cached(physical_offset, size_bytes)
+
+    def pin(
+        self, physical_offset: PhysicalOffset, size_bytes: int
+    ) -> AbstractContextManager[memoryview]:
+        """Deprecated: see `read_bytes`."""
+        return nullcontext(memoryview(self._log.read_bytes(physical_offset, size_bytes)))
 
     def read(self, physical_offset: PhysicalOffset) -> Record:
         """Return the record at a physical offset.
@@ -171,8 +182,36 @@ class StoreReader:
         Below the first stored offset it starts there; at or beyond the end, and for a queue that
         does not exist, nothing is found. With `tags_codes` only units with one of these hashes
         are returned, of the next `SCAN_UNITS_MAX`: different tags may share one, so the caller
-        compares the tags themselves.
+        compares the tags themselves. May wait for a disk.
+
+        Raises:
+            ReadFailedError: The disk does not give the units back.
         """
+        found = self._fetch(topic, queue_id, queue_offset, max_count, tags_codes, only_cached=False)
+        assert found is not None, "it waits for the disk"
+        return found
+
+    def fetch_cached(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: QueueOffset,
+        max_count: int,
+        tags_codes: frozenset[int] | None = None,
+    ) -> FetchResult | None:
+        """Return as `fetch` if no disk has to be waited for, else None. Raises likewise."""
+        return self._fetch(topic, queue_id, queue_offset, max_count, tags_codes, only_cached=True)
+
+    def _fetch(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: QueueOffset,
+        max_count: int,
+        tags_codes: frozenset[int] | None,
+        *,
+        only_cached: bool,
+    ) -> FetchResult | None:
         queue = self._queues.queue(topic, queue_id)
         if queue is None:
             return FetchResult([], queue_offset)
@@ -180,20 +219,26 @@ class StoreReader:
         end = self._visible_end(queue)
         if start >= end or max_count <= 0:
             return FetchResult([], QueueOffset(start))
+        count = min(max_count if tags_codes is None else SCAN_UNITS_MAX, end - start)
+        read = queue.read_cached if only_cached else queue.read
         try:
-            if tags_codes is not None:
-                return _fetch_by_tags(queue, start, end, max_count, tags_codes)
-            units = queue.unit_tuples(QueueOffset(start), min(max_count, end - start))
+            data = read(QueueOffset(start), count)
         except OffsetOutOfRangeError:
             if queue.min_offset <= start:
                 raise
             # Retention has moved the beginning since it was looked at.
-            return self.fetch(topic, queue_id, queue_offset, max_count, tags_codes)
+            return self._fetch(
+                topic, queue_id, queue_offset, max_count, tags_codes, only_cached=only_cached
+            )
+        if data is None:
+            return None
+        if tags_codes is not None:
+            return _chosen_by_tags(data, start, max_count, tags_codes)
         found = [
             _new_fetched_unit((offset, physical_offset, size_bytes))
-            for offset, (physical_offset, size_bytes, _) in enumerate(units, start)
+            for offset, (physical_offset, size_bytes, _) in enumerate(UNIT.iter_unpack(data), start)
         ]
-        return FetchResult(found, QueueOffset(start + len(units)))
+        return FetchResult(found, QueueOffset(start + len(found)))
 
     def queue_slice(
         self,
@@ -343,10 +388,10 @@ class StoreReader:
             return None
 
 
-def _fetch_by_tags(
-    queue: ConsumeQueue, start: int, end: int, max_count: int, tags_codes: frozenset[int]
+def _chosen_by_tags(
+    data: bytes, start: int, max_count: int, tags_codes: frozenset[int]
 ) -> FetchResult:
-    units = queue.units_array(QueueOffset(start), min(SCAN_UNITS_MAX, end - start))
+    units = np.frombuffer(data, dtype=UNIT_DTYPE)
     chosen = np.flatnonzero(np.isin(units["tags_code"], list(tags_codes)))[:max_count]
     found = [
         _new_fetched_unit((offset, physical_offset, size_bytes))

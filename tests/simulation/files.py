@@ -228,6 +228,9 @@ class SimulatedFile:
             cache.extend(bytes(end - len(cache)))
         cache[position:end] = data
         self._changed()
+        # The kernel notes a write even if it changes no byte.
+        for number in self._pages(position, end):
+            self.inode.add_version(number, self.inode.page_of(cache, number))
 
     def _change(self, operation: str) -> None:
         assert self._writable, "opened for reading"
@@ -252,8 +255,9 @@ class SimulatedMapping:
     def buffer(self) -> memoryview:
         return self._view
 
-    def advise_random(self) -> None:
-        """Nothing reads ahead."""
+    def lock(self, position: int, length: int) -> bool:
+        """Nothing is evicted."""
+        return True
 
     def close(self) -> None:
         self._view.release()

@@ -1,0 +1,66 @@
+"""A bound on how many files are open at a time.
+
+A process may have about a thousand open files where nobody raised the limit. A terabyte of log has
+as many segments, and 10,000 queues have tens of thousands of files.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol, final
+
+
+class Closable(Protocol):
+    """A file that opens itself when it is needed, and can be closed meanwhile."""
+
+    recently_used: bool
+    """Set with each use. The file never clears it."""
+    must_stay_open: bool
+    """Whether bytes were written that are not durable yet: a failed write-back is reported to a
+    descriptor that was open when it happened, for certain, and to later ones only perhaps."""
+
+    def let_descriptor_go(self) -> None:
+        """Give up the descriptor. Reads that are under way keep it until they end."""
+
+
+@final
+class DescriptorCache:
+    """Closes a file that was not used lately whenever more than `files_max` would be open.
+
+    Second chance: files are looked at in the order in which they were opened; one that was used
+    since it was last looked at goes to the end. A use costs the setting of a mark, not a lock.
+    """
+
+    __slots__ = ("_open", "files_max", "lock")
+
+    def __init__(self, files_max: int) -> None:
+        assert files_max > 0
+        self.files_max = files_max
+        self.lock = threading.Lock()
+        """The caller of the methods below holds it, and whoever opens or closes a file."""
+        self._open: dict[Closable, None] = {}
+
+    def __len__(self) -> int:
+        """Return how many files are open."""
+        return len(self._open)
+
+    def add(self, file: Closable) -> None:
+        """Note that a file was opened, and close another if that is one too many.
+
+        With `files_max` files that must stay open, there is one more.
+        """
+        for _ in range(2 * len(self._open)):
+            if len(self._open) < self.files_max:
+                break
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            if oldest.recently_used or oldest.must_stay_open:
+                oldest.recently_used = False
+                self._open[oldest] = None
+            else:
+                oldest.let_descriptor_go()
+        self._open[file] = None
+
+    def forget(self, file: Closable) -> None:
+        """Note that a file is open no more."""
+        self._open.pop(file, None)
