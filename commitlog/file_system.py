@@ -27,6 +27,9 @@ class Mapping(Protocol):
     def buffer(self) -> memoryview:
         """The mapped bytes, writable if the file was opened for writing."""
 
+    def advise_random(self) -> None:
+        """Tell the kernel not to read ahead: a first write then costs one page, not megabytes."""
+
     def lock(self, position: int, length: int) -> bool:
         """Bring bytes into memory and keep them there, and no others, until the next call.
 
@@ -223,6 +226,9 @@ class _RealMapping:
     @property
     def buffer(self) -> memoryview:
         return self._view
+
+    def advise_random(self) -> None:
+        self._map.madvise(mmap.MADV_RANDOM)
 
     def lock(self, position: int, length: int) -> bool:
         start = self._address + position

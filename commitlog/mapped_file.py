@@ -114,6 +114,8 @@ class MappedFile:
             else:
                 file.allocate(0, size_bytes)
         except OSError as error:
+            # At once: nobody else uses it, and the error's traceback would keep it open.
+            file.close()
             created.delete()
             raise_refusal(error, path, size_bytes)
             raise
@@ -304,6 +306,7 @@ class MappedFile:
         with self._policy.descriptors.lock:
             # First, and under the lock: nobody then opens a file that is not there any more.
             self._deleted = True
+            self._file = None
         self._file_system.remove(self.path)
         self.close()
 

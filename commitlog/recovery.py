@@ -195,14 +195,13 @@ class _Recovery:
         position = 0
         while True:
             view, behind = read_piece(file, position, file.size_bytes)
-            end = self._scan_piece(view, file.base_offset + position)
+            end = self._scan_piece(view, file.base_offset + position, start, total)
             if end == 0 or behind == 0:
                 stop = stop_at(view, file.base_offset + position, end, behind=behind)
                 return stop._replace(position=position + end)
             position += end
-            self.on_progress("recovering the log", file.base_offset + position - start, total)
 
-    def _scan_piece(self, view: memoryview, base_offset: int) -> int:
+    def _scan_piece(self, view: memoryview, base_offset: int, start: int, total: int) -> int:
         """Check the records of a piece; return the position in it behind the last good one."""
         end = 0
         while True:
@@ -216,6 +215,7 @@ class _Recovery:
             self.records += len(records)
             self.last_store_timestamp = int(records.table[STORE_TIMESTAMP, -1])
             end = records.end
+            self.on_progress("recovering the log", base_offset + end - start, total)
 
     def _put_aside(self, end: int, tail_end: int) -> Path:
         """Copy the non-zero chunks of [end, tail_end) to a new file, durably; return its path."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ class ManualClock:
 class FaultyFile:
     def __init__(self, file: File, owner: FaultyFileSystem) -> None:
         self._file, self._owner = file, owner
+        self._is_open = True
 
     @property
     def path(self) -> Path:
@@ -43,10 +45,11 @@ class FaultyFile:
 
     def pread(self, length: int, position: int) -> bytes:
         self._owner.bytes_read += length
+        self._owner.check("pread", self.path)
         return self._file.pread(length, position)
 
     def pread_cached(self, length: int, position: int) -> bytes | None:
-        self._owner.bytes_read += length
+        self._owner.check("pread", self.path)
         return self._file.pread_cached(length, position)
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
@@ -79,8 +82,13 @@ class FaultyFile:
         self._owner.synced.append(self.path.name)
 
     def close(self) -> None:
-        self._owner.open_files -= 1
-        self._file.close()
+        if self._is_open:
+            self._is_open = False
+            self._owner.opened -= 1
+            self._file.close()
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class FaultyFileSystem(RealFileSystem):  # type: ignore[misc] # the rest is the real one's
@@ -89,16 +97,23 @@ class FaultyFileSystem(RealFileSystem):  # type: ignore[misc] # the rest is the 
     def __init__(self) -> None:
         self.failing: dict[str, int] = {}
         self.synced: list[str] = []
-        self.open_files = 0
+        self.opened = 0
         self.bytes_read = 0
+
+    @property
+    def open_files(self) -> int:
+        """How many files are open. An error keeps those that the frames it went through used."""
+        gc.collect()
+        return self.opened
 
     def check(self, operation: str, path: Path) -> None:
         if number := self.failing.get(operation):
             raise OSError(number, errno.errorcode[number], str(path))
 
     def open(self, path: Path, *, writable: bool = True, create: bool = False) -> File:
+        self.check("open", path)
         file = super().open(path, writable=writable, create=create)
-        self.open_files += 1
+        self.opened += 1
         return FaultyFile(file, self)
 
     def sync_directory(self, path: Path) -> None:
@@ -138,6 +153,8 @@ def open_log(
     yield open_
     for log in opened:
         log.close()
+        # An error keeps the frames in which it was raised, and with them the file.
+        log._flush_error = None
     assert faulty.open_files == 0, "every file that was opened is closed"
 
 

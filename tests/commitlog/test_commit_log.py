@@ -30,7 +30,6 @@ from commitbus.commitlog.record_format import (
     BLANK_MAGIC_CODE,
     SIZE,
     SIZE_AND_MAGIC,
-    decode_record,
     encode_record,
     record_size,
 )
@@ -78,8 +77,8 @@ def test_an_appended_message_is_read_back(open_log: OpenLog, message: Make, cloc
         born_host=sent.born_host, store_timestamp=clock.ms, store_host=sent.born_host, flag=3,
         sys_flag=8, reconsume_times=2, prepared_transaction_offset=99,
     )  # fmt: skip
-    with log.pin(result.physical_offset, result.size_bytes) as view:
-        assert bytes(view) == expected
+    place = result.physical_offset, result.size_bytes
+    assert log.read_bytes(*place) == log.read_cached(*place) == expected
     assert log.read(result.physical_offset).body == b"hello"
     assert log.store_timestamp(result.physical_offset) == clock.ms
 
@@ -331,8 +330,9 @@ def test_reading_outside_of_what_is_stored_is_refused(open_log: OpenLog, message
         with pytest.raises(OffsetOutOfRangeError):
             log.store_timestamp(PhysicalOffset(offset))
     for offset, size in ((end - 1, 2), (FILE - 1, 2)):
-        with pytest.raises(OffsetOutOfRangeError):
-            log.pin(PhysicalOffset(offset), size)
+        for read in (log.read_bytes, log.read_cached):
+            with pytest.raises(OffsetOutOfRangeError):
+                read(PhysicalOffset(offset), size)
 
 
 def test_reading_between_records_is_corrupt(open_log: OpenLog, message: Make) -> None:
@@ -368,7 +368,7 @@ def test_dispatch_returns_what_precedes_a_bad_record(open_log: OpenLog, message:
     """Then the bad record is an error, so that it cannot be passed over in silence."""
     log = open_log()
     first, bad, _ = (log.append(message()) for _ in range(3))
-    log.files.files[0].buffer[bad.physical_offset + 4] ^= 0xFF
+    log.files.files[0].write(bad.physical_offset + 4, b"\xff")
     requests, position = log.dispatch_requests(log.min_offset, log.end_offset, 10)
     assert [request.physical_offset for request in requests] == [first.physical_offset]
     assert position == bad.physical_offset
@@ -377,17 +377,19 @@ def test_dispatch_returns_what_precedes_a_bad_record(open_log: OpenLog, message:
     assert caught.value.physical_offset == bad.physical_offset
 
 
-def test_a_pinned_record_survives_retention_and_close(open_log: OpenLog, message: Make) -> None:
-    """Bytes on their way to a client stay mapped, whatever happens to their file."""
+def test_nothing_is_read_or_appended_after_retention_and_close(
+    open_log: OpenLog, message: Make
+) -> None:
+    """A record whose file is gone is out of range; everything is, once the log is closed."""
     log = open_log(FILE)
     result = log.append(message(b"precious" * 400))
     log.append(message(body_for(1000)))
     log.flush()
-    with log.pin(result.physical_offset, result.size_bytes) as view:
-        assert log.delete_before(PhysicalOffset(FILE)) == 1
-        assert log.min_offset == FILE
-        log.close()
-        assert decode_record(view, result.physical_offset).body == b"precious" * 400
+    assert log.delete_before(PhysicalOffset(FILE)) == 1
+    assert log.min_offset == FILE
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read(result.physical_offset)
+    log.close()
     with pytest.raises(StoreClosedError):
         log.read(PhysicalOffset(FILE))
     with pytest.raises(StoreClosedError):

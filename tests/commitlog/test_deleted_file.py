@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from commitbus.commitlog.descriptor_cache import DescriptorCache
 from commitbus.commitlog.mapped_file import FilePolicy, MappedFile, file_name
 
 
@@ -19,7 +20,7 @@ def test_a_flush_that_meets_a_deletion_has_not_failed(
         tmp_path / file_name(0),
         4096,
         file_system=faulty,
-        policy=FilePolicy(keep_open=False, grow=True),
+        policy=FilePolicy(grow=True, descriptors=DescriptorCache(1)),
     )
     remove: Callable[[Path], None] = faulty.remove
 

@@ -29,7 +29,9 @@ def files(tmp_path: Path, faulty: Any) -> Iterator[MappedFileQueue]:
 def preparer(files: MappedFileQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[FilePreparer]:
     monkeypatch.setattr(file_preparer, "FIRST_AHEAD_BYTES", 2 * STEP)
     preparer = FilePreparer(files)
-    preparer.begin(files.file_for_append(0), 0)
+    file = files.file_for_append(0)
+    file.map()
+    preparer.begin(file, 0)
     yield preparer
     preparer.stop()
 
@@ -48,7 +50,7 @@ def test_it_warms_behind_what_the_writer_claimed(
     files: MappedFileQueue, preparer: FilePreparer
 ) -> None:
     """The writer's bytes stay; what lies two steps ahead of them, and nothing more, is zeroed."""
-    files.files[0].write_at(0, b"\xff" * SIZE)
+    files.files[0].write(0, b"\xff" * SIZE)
     limit = preparer.advance(100)
     settle(preparer)
     left = bytes(files.files[0].buffer)

@@ -118,7 +118,7 @@ def log_in(directory: Path, store_host: Host) -> CommitLog:
 
 
 def contents(log: CommitLog) -> list[bytes]:
-    return [bytes(file.buffer) for file in log.files.files]
+    return [file.read(0, file.size_bytes) for file in log.files.files]
 
 
 @settings(max_examples=60, deadline=None)

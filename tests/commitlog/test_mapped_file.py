@@ -1,8 +1,9 @@
-"""One mapped file: views that outlive it, room on the disk, zeros."""
+"""One file: reads that meet its end, room on the disk, zeros, the mapping of the log."""
 
 from __future__ import annotations
 
 import errno
+import gc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,23 +11,27 @@ from typing import Any
 
 import pytest
 
+from commitbus.commitlog import file_system
+from commitbus.commitlog.descriptor_cache import DescriptorCache
 from commitbus.commitlog.errors import (
     DiskFullError,
     FlushFailedError,
     OffsetOutOfRangeError,
+    OutOfResourcesError,
+    ReadFailedError,
     StoreClosedError,
+    WriteFailedError,
 )
 from commitbus.commitlog.mapped_file import FilePolicy, MappedFile, file_name
-from commitbus.commitlog.mapping_cache import MappingCache
 
 SIZE = 1 << 20
-GROWING = FilePolicy(keep_open=False, random_access=True, grow=True)
+GROWING = FilePolicy(grow=True)
 
 
 @pytest.fixture(params=[FilePolicy(), GROWING, None], ids=["log", "queue", "many queues"])
 def policy(request: pytest.FixtureRequest) -> FilePolicy:
     value: FilePolicy | None = request.param
-    return value or replace(GROWING, mappings=MappingCache(1))
+    return value or replace(GROWING, descriptors=DescriptorCache(1))
 
 
 @pytest.fixture
@@ -44,12 +49,11 @@ def blocks_of(file: MappedFile) -> int:
 
 
 def test_what_is_written_is_in_the_file(file: MappedFile) -> None:
-    """Appends go behind each other, writes anywhere, and the size on disk is always full."""
-    assert file.append(b"hello") == 0
-    assert file.append(b"world") == 5
-    file.write_at(100, b"!")
-    file.write_at(0, b"J")
-    assert file.wrote_position == 101
+    """Writes go anywhere, and the size on disk is always full."""
+    file.write(0, b"helloworld")
+    file.write(100, b"!")
+    file.write(0, b"J")
+    assert file.read(0, 10) == file.read_cached(0, 10) == b"Jelloworld"
     assert file.base_offset == 3 * SIZE
     assert file.path.stat().st_size == SIZE
     file.flush()
@@ -59,10 +63,10 @@ def test_what_is_written_is_in_the_file(file: MappedFile) -> None:
 def test_an_existing_file_is_opened_as_it_is(
     file: MappedFile, faulty: Any, policy: FilePolicy
 ) -> None:
-    """Opening neither changes bytes nor guesses where they end."""
-    file.append(b"kept")
+    """Opening changes no bytes."""
+    file.write(0, b"kept")
     again = MappedFile(file.path, SIZE, file_system=faulty, policy=policy)
-    assert (bytes(again.buffer[:5]), again.wrote_position) == (b"kept\0", 0)
+    assert again.read(0, 5) == b"kept\0"
     again.close()
 
 
@@ -76,52 +80,109 @@ def test_log_files_are_allocated_at_once_and_queue_files_as_they_grow(
     assert blocks_of(whole) >= SIZE
     growing = MappedFile.create(tmp_path / file_name(1), SIZE, file_system=faulty, policy=GROWING)
     assert blocks_of(growing) <= 4096
-    for _ in range(410):
-        growing.append(bytes(20))
-    assert 8200 <= blocks_of(growing) <= 4 * 8200
-    growing.write_at(SIZE - 1, b"x")
+    for number in range(410):
+        growing.write(20 * number, b"x" * 20)
+    growing.write(SIZE - 1, b"x")
+    growing.flush()
+    assert blocks_of(growing) <= 4 * 8200
+    growing.reserve()
     assert blocks_of(growing) >= SIZE
     whole.close()
     growing.close()
 
 
-def test_a_pinned_view_survives_deletion(file: MappedFile) -> None:
-    """The bytes stay readable until the last holder lets go; new holders are refused."""
-    file.append(b"precious")
-    with file.pin(0, 8) as first, file.pin(3, 2) as second:
-        file.delete()
-        assert not file.path.exists()
-        assert bytes(first) == b"precious"
-        assert bytes(second) == b"ci"
-        with pytest.raises(OffsetOutOfRangeError), file.pin(0, 1):
-            pass
-    with pytest.raises(ValueError, match="released"):
-        bytes(first)
+def test_a_deleted_file_is_not_read_any_more(file: MappedFile) -> None:
+    """A read that comes later is refused as one of bytes that are not stored."""
+    file.write(0, b"precious")
+    file.delete()
+    assert not file.path.exists()
+    for read in (file.read, file.read_cached):
+        with pytest.raises(OffsetOutOfRangeError):
+            read(0, 1)
+    with pytest.raises(OffsetOutOfRangeError):
+        file.write(0, b"x")
+
+
+def test_a_closed_file_is_not_read_any_more(file: MappedFile) -> None:
+    """Nor written; flushing it does nothing."""
+    file.close()
     with pytest.raises(StoreClosedError):
-        file.append(b"x")
+        file.read(0, 1)
+    file.flush()
 
 
-def test_a_slice_that_outlives_its_pin_does_no_harm(file: MappedFile) -> None:
-    """Unmapping waits for it: reading it is safe, not a crash of the process."""
-    file.append(b"precious")
-    with file.pin(0, 8) as view:
-        kept = view[:4]
-        file.close()
-    assert bytes(kept) == b"prec"
+def test_a_read_under_way_ends_well_though_the_file_is_deleted(
+    file: MappedFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The descriptor lives until the read has ended, and its number is nobody else's meanwhile."""
+    file.write(0, b"precious")
+    descriptor = file._descriptor()
+    file.delete()
+    gc.collect()
+    assert descriptor.pread(8, 0) == b"precious"
+
+
+def test_what_the_disk_does_not_give_back_is_an_error_of_the_read(
+    file: MappedFile, faulty: Any
+) -> None:
+    """It names the file and the position; other reads and writes go on."""
+    file.write(0, b"precious")
+    faulty.failing["pread"] = errno.EIO
+    for read in (file.read, file.read_cached, lambda at, _: file.end_of_data(at)):
+        with pytest.raises(ReadFailedError) as caught:
+            read(3, 2)
+        assert (caught.value.path, caught.value.position) == (file.path, 3)
+    faulty.failing.clear()
+    assert file.read(3, 2) == b"ci"
+
+
+def test_what_the_disk_does_not_take_is_an_error_of_the_write(
+    file: MappedFile, faulty: Any
+) -> None:
+    """A partly written page must be read first, and may not come back."""
+    faulty.failing["pwrite"] = errno.EIO
+    with pytest.raises(WriteFailedError) as caught:
+        file.write(7, b"x")
+    assert (caught.value.path, caught.value.position) == (file.path, 7)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_process_without_descriptors_refuses_work_and_loses_nothing(
+    tmp_path: Path, faulty: Any, number: int
+) -> None:
+    """To open a file for a sync and not be able to is no failed sync (it was taken for one)."""
+    policy = FilePolicy(grow=True, descriptors=DescriptorCache(1))
+    first, second = (
+        MappedFile.create(tmp_path / file_name(at), SIZE, file_system=faulty, policy=policy)
+        for at in (0, SIZE)
+    )
+    first.write(0, b"first")
+    second.write(0, b"second")
+    faulty.failing["open"] = number
+    operations = (first.flush, lambda: first.read(0, 1), lambda: first.write(0, b"x"))
+    for operation in operations:
+        with pytest.raises(OutOfResourcesError) as caught:
+            operation()
+        assert caught.value.path == first.path
+    faulty.failing.clear()
+    faulty.synced.clear()
+    first.flush()
+    assert faulty.synced == [first.path.name]
+    first.close()
+    second.close()
 
 
 def test_the_end_of_the_data_is_found_and_zeroed(file: MappedFile) -> None:
     """Recovery asks for the last non-zero byte, and wants only zeros behind the end."""
     assert file.end_of_data(0) == 0
-    file.write_at(10, b"a")
-    file.write_at(SIZE - 3, b"b")
+    file.write(10, b"a")
+    file.write(SIZE - 3, b"b")
     assert file.end_of_data(0) == file.end_of_data(11) == SIZE - 2
     assert [start for start, _ in file.data_chunks(0)][-1] <= SIZE - 3
     file.zero_from(11)
     assert file.end_of_data(0) == 11
     assert file.end_of_data(11) == 11
-    assert file.wrote_position == 11
-    assert not any(bytes(file.buffer[11:]))
+    assert not any(file.read(11, SIZE - 11))
 
 
 def test_looking_for_the_end_reads_nothing_that_was_never_written(
@@ -145,7 +206,7 @@ def test_looking_for_the_end_reads_nothing_that_was_never_written(
 def test_zeroing_takes_no_room_on_the_disk(tmp_path: Path, faulty: Any) -> None:
     """A cut takes one unit from each of 10,000 queues: that must not allocate their files."""
     file = MappedFile.create(tmp_path / file_name(0), SIZE, file_system=faulty, policy=GROWING)
-    file.write_at(100, b"x" * 20)
+    file.write(100, b"x" * 20)
     file.close()
     file = MappedFile(file.path, SIZE, file_system=faulty, policy=GROWING)
     assert file.zero_from(100)
@@ -157,9 +218,53 @@ def test_zeroing_takes_no_room_on_the_disk(tmp_path: Path, faulty: Any) -> None:
 
 def test_warming_stores_zeros(file: MappedFile) -> None:
     """It is a write like any other, so it may only touch what the caller owns."""
-    file.write_at(0, b"x" * 100)
+    file.map()[:100] = b"x" * 100
     file.warm(40, 20)
-    assert bytes(file.buffer[:100]) == b"x" * 40 + bytes(20) + b"x" * 40
+    assert file.read(0, 100) == b"x" * 40 + bytes(20) + b"x" * 40
+
+
+def test_the_mapping_and_the_descriptor_show_the_same_bytes(file: MappedFile) -> None:
+    """Whoever reads sees what the log appends; a mapping that ended leaves its bytes behind."""
+    buffer = file.map()
+    buffer[10:13] = b"new"
+    assert file.read(10, 3) == b"new"
+    file.write(10, b"old")
+    assert bytes(buffer[10:13]) == b"old"
+    buffer[10:13] = b"new"
+    file.unmap()
+    assert file.read(10, 3) == b"new"
+    assert blocks_of(file) >= SIZE
+
+
+def test_a_file_that_is_mapped_keeps_its_descriptor(tmp_path: Path, faulty: Any) -> None:
+    """A failed write-back must be reported to the log even if somebody else has heard of it."""
+    policy = FilePolicy(descriptors=DescriptorCache(1))
+    files = [
+        MappedFile.create(tmp_path / file_name(at), SIZE, file_system=faulty, policy=policy)
+        for at in range(0, 3 * SIZE, SIZE)
+    ]
+    files[0].map()
+    for file in files:
+        file.write(0, b"x")
+    assert faulty.open_files == 2
+    faulty.failing["open"] = errno.EMFILE
+    files[0].flush()
+    for file in files:
+        file.close()
+
+
+def test_memory_that_cannot_be_locked_is_read(
+    file: MappedFile, faulty: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that the disk does not give back is an error before a store to it is a SIGBUS."""
+    file.map()
+    assert file.hold(100, 5000)
+    monkeypatch.setattr(file_system, "lock_memory", lambda *_: False)
+    assert not file.hold(100, 5000)
+    faulty.failing["pread"] = errno.EIO
+    with pytest.raises(ReadFailedError) as caught:
+        file.hold(100, 5000)
+    assert (caught.value.path, caught.value.position) == (file.path, 100)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
@@ -174,11 +279,10 @@ def test_a_full_disk_leaves_no_file_behind(tmp_path: Path, faulty: Any, number: 
     assert faulty.open_files == 0
 
 
-@pytest.mark.parametrize("operation", ["allocate", "map"])
-def test_other_errors_of_creation_pass_through(tmp_path: Path, faulty: Any, operation: str) -> None:
+def test_other_errors_of_creation_pass_through(tmp_path: Path, faulty: Any) -> None:
     """What is no full disk keeps its own name, and also leaves nothing behind."""
-    faulty.failing[operation] = errno.EMFILE
-    with pytest.raises(OSError, match="EMFILE"):
+    faulty.failing["allocate"] = errno.EROFS
+    with pytest.raises(OSError, match="EROFS"):
         MappedFile.create(tmp_path / file_name(0), SIZE, file_system=faulty, policy=FilePolicy())
     assert list(tmp_path.iterdir()) == []
     assert faulty.open_files == 0
@@ -189,13 +293,13 @@ def test_growing_on_a_full_disk_is_an_error_and_can_be_repeated(
 ) -> None:
     """A queue that cannot grow stays as it is, and grows once there is room."""
     file = MappedFile.create(tmp_path / file_name(0), SIZE, file_system=faulty, policy=GROWING)
-    file.append(b"x" * 4096)
-    faulty.failing["allocate"] = errno.ENOSPC
+    file.write(0, b"x" * 4096)
+    faulty.failing["pwrite"] = errno.ENOSPC
     with pytest.raises(DiskFullError):
-        file.append(b"y")
-    assert file.wrote_position == 4096
+        file.write(4096, b"y")
     faulty.failing.clear()
-    assert file.append(b"y") == 4096
+    file.write(4096, b"y")
+    assert file.read(4095, 2) == b"xy"
     file.close()
 
 

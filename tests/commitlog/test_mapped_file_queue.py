@@ -13,7 +13,6 @@ from commitbus.commitlog.errors import (
     DiskFullError,
     FlushFailedError,
     NotAStoreError,
-    OffsetOutOfRangeError,
     StoreDamagedError,
 )
 from commitbus.commitlog.mapped_file import FilePolicy, file_name
@@ -41,7 +40,7 @@ def open_queue(tmp_path: Path, faulty: Any) -> Iterator[Callable[..., MappedFile
 def filled(queue: MappedFileQueue, count: int) -> MappedFileQueue:
     """Fill this many files, each with its number."""
     for number in range(count):
-        queue.file_for_append(number * SIZE).append(bytes([number + 1]) * SIZE)
+        queue.file_for_append(number * SIZE).write(0, bytes([number + 1]) * SIZE)
     return queue
 
 
@@ -67,21 +66,12 @@ def test_files_follow_each_other_and_are_found_again(
     queue = open_queue()
     assert names(queue) == [0, SIZE, 2 * SIZE]
     for offset, number in ((0, 1), (SIZE - 1, 1), (SIZE, 2), (3 * SIZE - 1, 3)):
-        with queue.pin(offset, 1) as view:
-            assert bytes(view) == bytes([number])
+        file = queue.find(offset)
+        assert file is not None
+        assert file.read(offset - file.base_offset, 1) == bytes([number])
     assert queue.end_of_files == 3 * SIZE
     assert queue.find(-1) is None
     assert queue.find(3 * SIZE) is None
-
-
-@pytest.mark.parametrize(("offset", "length"), [(-1, 1), (3 * SIZE, 1), (SIZE - 1, 2)])
-def test_pins_lie_in_one_file(
-    open_queue: Callable[..., MappedFileQueue], offset: int, length: int
-) -> None:
-    """Outside of the files, or across two of them, there is no view."""
-    queue = filled(open_queue(), 3)
-    with pytest.raises(OffsetOutOfRangeError):
-        queue.pin(offset, length)
 
 
 def test_the_first_file_may_begin_anywhere(open_queue: Callable[..., MappedFileQueue]) -> None:

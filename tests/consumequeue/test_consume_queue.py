@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from commitbus.commitlog.descriptor_cache import DescriptorCache
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.mapped_file import FilePolicy
-from commitbus.commitlog.mapping_cache import MappingCache
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.consumequeue import ConsumeQueue, CqUnit
 
@@ -15,7 +15,7 @@ RECORD_BYTES = 100
 
 def open_queue(directory: Path) -> ConsumeQueue:
     """The queue of the test, loaded, with files of 10 units."""
-    policy = FilePolicy(keep_open=False, grow=True, mappings=MappingCache(4))
+    policy = FilePolicy(grow=True, descriptors=DescriptorCache(4))
     queue = ConsumeQueue("T", 0, directory, 200, file_system=RealFileSystem(), policy=policy)
     queue.load()
     return queue
@@ -37,14 +37,16 @@ def test_a_topic_that_rocketmq_deleted_and_made_anew(tmp_path: Path) -> None:
         assert units == [
             CqUnit(PhysicalOffset(n * RECORD_BYTES), RECORD_BYTES, n) for n in (15, 16, 17)
         ]
-        assert queue.unit_tuples(QueueOffset(1), 9) == [tuple(unit) for unit in units[1:]]
+        assert queue.units_array(QueueOffset(1), 9).tolist() == [tuple(unit) for unit in units[1:]]
+        assert queue.read_cached(QueueOffset(1), 9) == queue.read(QueueOffset(1), 9)
     queue.close()
 
 
-def test_loading_maps_nothing(tmp_path: Path) -> None:
-    """A look at a hole through a mapping takes memory, and on a full tmpfs kills the process."""
+def test_nothing_is_mapped(tmp_path: Path) -> None:
+    """A page that the disk does not give back, or a hole of a full disk, would be a SIGBUS."""
     queue = open_queue(tmp_path)
     put_all(queue, [(n, n + 3) for n in range(30)])
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
     queue.close()
     queue = open_queue(tmp_path)
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()

@@ -397,7 +397,7 @@ def test_a_thousand_queues_cost_a_few_blocks_each(tmp_path: Path) -> None:
     assert sum(stat.st_blocks * 512 for stat in sizes) <= 1000 * 8192
 
 
-@pytest.mark.parametrize("operation", ["allocate", "make_directories"])
+@pytest.mark.parametrize("operation", ["pwrite", "truncate", "make_directories"])
 def test_a_full_disk_is_told_and_putting_goes_on_when_there_is_room(
     tmp_path: Path, operation: str
 ) -> None:

@@ -95,7 +95,8 @@ def test_a_damaged_or_unfinished_file_is_not_described(log: CommitLog) -> None:
     """A manifest vouches for the file."""
     with pytest.raises(CorruptRecordError, match="nothing was written"):
         describe(log.files.files[1], FILES, lambda: True)
-    log.files.files[0].buffer[200_000] ^= 1
+    damaged = log.files.files[0]
+    damaged.write(200_000, bytes([damaged.read(200_000, 1)[0] ^ 1]))
     with pytest.raises(CorruptRecordError, match="checksum"):
         describe(log.files.files[0], FILES, lambda: True)
 

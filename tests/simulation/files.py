@@ -255,6 +255,9 @@ class SimulatedMapping:
     def buffer(self) -> memoryview:
         return self._view
 
+    def advise_random(self) -> None:
+        """Nothing reads ahead."""
+
     def lock(self, position: int, length: int) -> bool:
         """Nothing is evicted."""
         return True

@@ -64,15 +64,22 @@ class _FaultyFile:
     def __init__(self, file: File, faults: FaultyFiles) -> None:
         self._file, self._faults = file, faults
         self.path = file.path
-        self.size, self.pread, self.pwrite = file.size, file.pread, file.pwrite
+        self.size, self.pread, self.pread_cached = file.size, file.pread, file.pread_cached
         self.truncate, self.map, self.close = file.truncate, file.map, file.close
         self.next_data, self.next_hole = file.next_data, file.next_hole
 
     def allocate(self, position: int, length: int) -> None:
+        self._check_room()
+        self._file.allocate(position, length)
+
+    def pwrite(self, data: bytes | memoryview, position: int) -> None:
+        self._check_room()
+        self._file.pwrite(data, position)
+
+    def _check_room(self) -> None:
         full = self._faults.full_below
         if full is not None and full in self.path.parents:
             raise OSError(errno.ENOSPC, "No space left on device", str(self.path))
-        self._file.allocate(position, length)
 
     def sync_data(self) -> None:
         failing = self._faults.failing_sync

@@ -174,7 +174,7 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         reader, end = DispatchReader(log), log.end_offset
         assert reader.read(end, end, 9) == ([], end)
         second = PhysicalOffset(end // 3)
-        log.files.files[0].buffer[second] ^= 1
+        log.files.files[0].write(second, b"\xff")
         batch, reached = reader.read(log.min_offset, end, 9)
         assert (len(batch), reached) == (1, second)
         with pytest.raises(CorruptRecordError) as caught:

@@ -62,8 +62,8 @@ def records_of(store: Path) -> list[Stored]:
         for queue in reader.queues():
             begin = reader.min_offset(*queue)
             for unit in reader.fetch(*queue, begin, 1 << 20).units:
-                with reader.pin(unit.physical_offset, unit.size_bytes) as view:
-                    found.append(Stored(queue, unit.physical_offset, bytes(view)))
+                data = reader.read_bytes(unit.physical_offset, unit.size_bytes)
+                found.append(Stored(queue, unit.physical_offset, data))
     return sorted(found, key=lambda record: record.physical_offset)
 
 
