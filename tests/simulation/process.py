@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
 
-from commitbus.broker.store import ownership, start
+from commitbus.broker.store import ownership
 from commitbus.broker.store.check import check_store
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
-from commitbus.commitlog.commit_log import CommitLog
 from commitbus.commitlog.framed import FramedBatch
 from commitbus.commitlog.record_format import encode_properties, record_size
 from commitbus.commitlog.types import (
     AppendResult,
     Host,
     OutgoingMessage,
-    PhysicalOffset,
     QueueOffset,
 )
 from commitbus.flush.policy import FlushMode, FlushPolicy
@@ -91,8 +88,7 @@ class Process:
     def run(self, function: Callable[[], None]) -> bool:
         """Run it; return whether it ended by itself. Raises what went wrong."""
         try:
-            with _stores_seen(self.disk):
-                return self.scheduler.run(function)
+            return self.scheduler.run(function)
         finally:
             # A dead process holds nothing.
             ownership._held.discard(STORE)
@@ -183,57 +179,3 @@ def derived_files(disk: Disk) -> dict[str, list[bytes]]:
         elif "index" in path.parts:
             derived.setdefault("index", []).append(bytes(inode.cache))
     return derived
-
-
-@contextmanager
-def _stores_seen(disk: Disk) -> Iterator[None]:
-    """Let the disk see stores that `start.write_again` makes of bytes that are there already.
-
-    A kernel notes them; a comparison of bytes cannot.
-    """
-    original = start.write_again
-
-    def write_again(log: CommitLog, durable_watermark: PhysicalOffset) -> None:
-        original(_WatchedLog(log, disk), durable_watermark)  # type: ignore[arg-type]  # it has what is used
-
-    start.write_again = write_again
-    try:
-        yield
-    finally:
-        start.write_again = original
-
-
-@final
-class _WatchedLog:
-    """A log for `write_again` alone: all it touches of the files is seen."""
-
-    def __init__(self, log: CommitLog, disk: Disk) -> None:
-        self.min_offset, self.end_offset = log.min_offset, log.end_offset
-        self.files = self
-        self.flush = log.files.flush
-        self._disk, self._log = disk, log
-
-    def __iter__(self) -> Iterator[_WatchedFile]:
-        directory = self._disk.directory(PurePosixPath("simulated", "store", "commitlog"))
-        for file in self._log.files.files:
-            inode = directory.entries[file.path.name]
-            assert isinstance(inode, Inode)
-            yield _WatchedFile(file.base_offset, file.size_bytes, inode)
-
-
-@final
-class _WatchedFile:
-    def __init__(self, base_offset: int, size_bytes: int, inode: Inode) -> None:
-        self.base_offset, self.size_bytes = base_offset, size_bytes
-        self.buffer = self
-        self._inode = inode
-
-    def __getitem__(self, position: int) -> int:
-        return self._inode.cache[position]
-
-    def __setitem__(self, position: int, value: int) -> None:
-        inode = self._inode
-        inode.cache[position] = value
-        inode.observe()
-        number = position // inode.page_bytes
-        inode.add_version(number, inode.page_of(inode.cache, number))
