@@ -7,6 +7,8 @@ that breaks it, and sees it found.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, NamedTuple, final
 
 import pytest
@@ -17,7 +19,7 @@ from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog import recovery
 from commitbus.commitlog.commit_log import CommitLog
 from commitbus.commitlog.errors import FlushFailedError
-from commitbus.commitlog.mapped_file import MappedFile
+from commitbus.commitlog.mapped_file import FilePolicy, MappedFile
 from commitbus.commitlog.mapped_file_queue import MappedFileQueue
 from commitbus.commitlog.types import AppendResult, OutgoingMessage, PhysicalOffset
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
@@ -148,8 +150,14 @@ def _watermark_ahead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DurableWatermark, "publish", publish)
 
 
-@_bug("queue files are stored to without blocks being reserved")
+@_bug("log files are mapped without blocks being reserved")
 def _sparse_file(patch: pytest.MonkeyPatch) -> None:
+    original = MappedFile.create
+
+    def create(path: Path, size_bytes: int, *, policy: FilePolicy, **others: Any) -> MappedFile:
+        return original(path, size_bytes, policy=replace(policy, grow=True), **others)
+
+    patch.setattr(MappedFile, "create", create)
     patch.setattr(MappedFile, "reserve", lambda *_: None)
 
 
