@@ -64,11 +64,6 @@ from commitbus.commitlog.types import (
     QueueOffset,
 )
 
-HELD_BYTES: Final = 1 << 20
-"""Locked in memory ahead of the writer. A process may often lock 8 MiB; once for each MiB of log
-the two system calls and the page faults cost 40 us."""
-LOOKED_AT_BYTES: Final = 1 << 16
-"""Read before the writer stores there, in a process that may lock no memory."""
 _NOT_WRITABLE: Final = -1
 
 _concatenate = b"".join
@@ -130,7 +125,6 @@ class CommitLog(LogReader):
         self._last_store_timestamp = 0
         self._file: MappedFile | None = None
         self._buffer = memoryview(b"")
-        self._held_bytes = HELD_BYTES
         self._base_offset = self._position = 0
         self._limit = _NOT_WRITABLE
         self._takes_messages, self._closed = True, False
@@ -372,18 +366,8 @@ class CommitLog(LogReader):
             self._roll()
         end = self._position + size
         limit = min(self._preparer.advance(end), self._max_record_bytes)
-        self._limit = self._hold(min(limit, max(end, self._position + self._held_bytes)))
-
-    def _hold(self, end: int) -> int:
-        """Under the lock: make sure that stores up to `end` meet no page that must be read first.
-
-        Return `end`. Raises `ReadFailedError` for a page that the disk does not give back.
-        """
         assert self._file is not None, "there is a file to append to"
-        if not self._file.hold(self._position, end):
-            # Not locked, only looked at: each flush makes the pages evictable, so look again then.
-            self._held_bytes = LOOKED_AT_BYTES
-        return end
+        self._limit = self._file.hold(self._position, end, limit)
 
     def _check_appendable(self) -> None:
         if self._flush_error is not None:
@@ -399,7 +383,8 @@ class CommitLog(LogReader):
         following = self._preparer.next_file(self._files.end_of_files)
         if self._file is not None:
             rest = self._files.file_size - self._position
-            self._hold(min(self._position + BLANK_RECORD_BYTES, self._files.file_size))
+            end = self._position + BLANK_RECORD_BYTES
+            self._file.hold(self._position, end, end)
             SIZE_AND_MAGIC.pack_into(self._buffer, self._position, 0, BLANK_MAGIC_CODE)
             SIZE.pack_into(self._buffer, self._position, rest)
         self._files.add(following)
@@ -462,9 +447,9 @@ class CommitLog(LogReader):
                     self.stop_appending()
                     raise
                 self._flushed_where = end
-                if self._held_bytes == LOOKED_AT_BYTES:
-                    with self._lock:
-                        self._limit = _NOT_WRITABLE
+                with self._lock:
+                    # Pages that are durable may be evicted: the next append looks at them again.
+                    self._limit = _NOT_WRITABLE
         return PhysicalOffset(end)
 
     # The ends

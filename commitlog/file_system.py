@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import Final, Protocol, final
 
 from commitbus.commitlog.errors import ReadFailedError
-from commitbus.commitlog.memory_lock import address_of, lock_memory, unlock_memory
+from commitbus.commitlog.resident_pages import (
+    address_of,
+    is_resident,
+    lock_memory,
+    unlock_memory,
+)
 
 
 class Mapping(Protocol):
@@ -29,6 +34,9 @@ class Mapping(Protocol):
 
     def advise_random(self) -> None:
         """Tell the kernel not to read ahead: a first write then costs one page, not megabytes."""
+
+    def is_resident(self, position: int, length: int) -> bool:
+        """Return whether bytes are in memory now; False where nobody can tell."""
 
     def lock(self, position: int, length: int) -> bool:
         """Bring bytes into memory and keep them there, and no others, until the next call.
@@ -229,6 +237,9 @@ class _RealMapping:
 
     def advise_random(self) -> None:
         self._map.madvise(mmap.MADV_RANDOM)
+
+    def is_resident(self, position: int, length: int) -> bool:
+        return is_resident(self._address + position, length)
 
     def lock(self, position: int, length: int) -> bool:
         start = self._address + position

@@ -36,6 +36,8 @@ from commitbus.commitlog.file_system import (
 
 FILE_NAME_DIGITS: Final = 20
 OPEN_FILES_MAX_DEFAULT: Final = 256
+LOCKED_BYTES: Final = 1 << 16
+"""Of memory, where the log goes on. A process may often lock 8 MiB, in some containers 64 KiB."""
 
 
 def file_name(base_offset: int) -> str:
@@ -239,19 +241,33 @@ class MappedFile:
         if mapping is not None:
             mapping.close()
 
-    def hold(self, position: int, end: int) -> bool:
-        """Bring mapped bytes into memory and keep them there, and no others, for stores to come.
+    def hold(self, position: int, end: int, limit: int) -> int:
+        """Bring mapped bytes into memory for stores to come, and keep the first of them there.
 
-        Return False if the process may lock no memory: they are there now and may be evicted again.
+        Locked until the next call are `LOCKED_BYTES`, if the process may lock that much: a store
+        to those waits for no disk, however much later it comes.
+
+        Args:
+            position: Where the next store begins.
+            end: Up to here at least the bytes are needed.
+            limit: Up to here they are of use.
+
+        Returns:
+            Up to where they are in memory.
 
         Raises:
             ReadFailedError: The disk does not give them back: a store would be a SIGBUS.
         """
-        assert self._mapping is not None, "it is mapped for appending"
-        if self._mapping.lock(position, end - position):
-            return True
-        self.read(position, end - position)
-        return False
+        mapping = self._mapping
+        assert mapping is not None, "it is mapped for appending"
+        locked_end = min(position + LOCKED_BYTES, limit)
+        if not mapping.lock(position, locked_end - position):
+            self.read(position, locked_end - position)
+        if mapping.is_resident(position, limit - position):
+            return limit
+        if end > locked_end:
+            self.read(locked_end, end - locked_end)
+        return max(end, locked_end)
 
     def warm(self, position: int, length: int) -> None:
         """Store zeros with the GIL released, so that later stores meet no page fault.

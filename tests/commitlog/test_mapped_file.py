@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from commitbus.commitlog.errors import (
     StoreClosedError,
     WriteFailedError,
 )
-from commitbus.commitlog.mapped_file import FilePolicy, MappedFile, file_name
+from commitbus.commitlog.mapped_file import LOCKED_BYTES, FilePolicy, MappedFile, file_name
 
 SIZE = 1 << 20
 GROWING = FilePolicy(grow=True)
@@ -253,18 +254,37 @@ def test_a_file_that_is_mapped_keeps_its_descriptor(tmp_path: Path, faulty: Any)
         file.close()
 
 
-def test_memory_that_cannot_be_locked_is_read(
-    file: MappedFile, faulty: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A page that the disk does not give back is an error before a store to it is a SIGBUS."""
+def locked_bytes() -> int:
+    """How much memory this process has locked, as the kernel says."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.findall(r"VmLck:\s+(\d+)", status)[0])
+
+
+def test_where_the_log_goes_on_memory_is_locked(file: MappedFile) -> None:
+    """The first 64 KiB, no more however often, and nothing once the mapping is gone."""
+    before = locked_bytes()
     file.map()
-    assert file.hold(100, 5000)
-    monkeypatch.setattr(file_system, "lock_memory", lambda *_: False)
-    assert not file.hold(100, 5000)
+    for position in (100, 200, 300_000):
+        assert file.hold(position, position + 10, SIZE) >= position + LOCKED_BYTES
+        assert LOCKED_BYTES <= locked_bytes() - before <= LOCKED_BYTES + 4096
+    file.unmap()
+    assert locked_bytes() == before
+
+
+@pytest.mark.parametrize("function", ["lock_memory", "is_resident"])
+def test_what_is_not_in_memory_is_read_before_the_log_stores_to_it(
+    file: MappedFile, faulty: Any, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    """A page that the disk does not give back is then an error; a store to it would be a SIGBUS."""
+    file.map()
+    monkeypatch.setattr(file_system, function, lambda *_: False)
+    end = 100 + 2 * LOCKED_BYTES
+    assert file.hold(100, end, SIZE) >= end
+    assert faulty.bytes_read >= LOCKED_BYTES
     faulty.failing["pread"] = errno.EIO
     with pytest.raises(ReadFailedError) as caught:
-        file.hold(100, 5000)
-    assert (caught.value.path, caught.value.position) == (file.path, 100)
+        file.hold(100, end, SIZE)
+    assert caught.value.path == file.path
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

@@ -258,6 +258,10 @@ class SimulatedMapping:
     def advise_random(self) -> None:
         """Nothing reads ahead."""
 
+    def is_resident(self, position: int, length: int) -> bool:
+        """Nothing is evicted."""
+        return True
+
     def lock(self, position: int, length: int) -> bool:
         """Nothing is evicted."""
         return True

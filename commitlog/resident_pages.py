@@ -1,11 +1,12 @@
-"""Keeping pages of a mapping in memory: mlock(2).
+"""Whether pages of a mapping are in memory, and keeping them there: mincore(2) and mlock(2).
 
-Python has no binding for it. The calls release the GIL.
+Python has no binding for them. The calls release the GIL.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,17 @@ def address_of(view: memoryview) -> int:
     interface: dict[str, Any] = np.frombuffer(view, np.uint8).__array_interface__
     address: int = interface["data"][0]
     return address
+
+
+def is_resident(start: int, length: int) -> bool:
+    """Return whether the pages from an address on are in memory now; False if nobody can tell."""
+    first = start - start % mmap.PAGESIZE
+    pages = -(-(start + length - first) // mmap.PAGESIZE)
+    in_memory = ctypes.create_string_buffer(pages)
+    if _libc().mincore(first, pages * mmap.PAGESIZE, in_memory) != 0:
+        return False
+    # Of each byte only the lowest bit is defined; the others are zero today.
+    return b"\0" not in in_memory.raw
 
 
 def lock_memory(start: int, length: int) -> bool:
@@ -39,5 +51,5 @@ def _libc() -> Any:  # noqa: ANN401 - a library that ctypes loads
     library = ctypes.CDLL(None, use_errno=True)
     for function in (library.mlock, library.munlock):
         function.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-        function.restype = ctypes.c_int
+    library.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
     return library
