@@ -1,0 +1,50 @@
+"""Topics that are deleted while their queues are flushed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from commitbus.commitlog.errors import FlushFailedError
+from commitbus.commitlog.file_system import RealFileSystem
+from commitbus.commitlog.types import PhysicalOffset, QueueOffset
+from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
+from tests.consumequeue.test_consume_queue_store import message
+
+
+@pytest.mark.parametrize("made_again", [False, True], ids=["gone", "made again"])
+def test_a_topic_that_is_deleted_while_it_is_flushed_is_no_failed_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, made_again: bool
+) -> None:
+    """Its names vanish because we removed them: the flush has nothing to make durable there."""
+    store = ConsumeQueueStore(tmp_path / "cq", 200, file_system=RealFileSystem())
+    store.load()
+    store.put([message(0, 0, topic="T"), message(1, 0, topic="U")])
+    sync = RealFileSystem.sync_directory
+
+    def delete_and_sync(self: RealFileSystem, path: Path) -> None:
+        if path == tmp_path / "cq" / "T" / "0":
+            store.delete_topic("T", lambda: (PhysicalOffset(200), {0: QueueOffset(1)}))
+            if made_again:
+                store.put([message(2, 1, topic="T")])
+        sync(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFileSystem, "sync_directory", delete_and_sync)
+        store.flush()
+    assert store.queues() == ([("T", 0)] if made_again else []) + [("U", 0)]
+    store.flush()
+    store.close()
+
+
+def test_a_directory_that_somebody_else_removed_is_a_failed_flush(tmp_path: Path) -> None:
+    """We promised its units, and cannot keep that."""
+    store = ConsumeQueueStore(tmp_path / "cq", 200, file_system=RealFileSystem())
+    store.load()
+    store.put([message(0, 0, topic="T")])
+    shutil.rmtree(tmp_path / "cq" / "T")
+    with pytest.raises(FlushFailedError):
+        store.flush()
+    store.close()
