@@ -14,6 +14,8 @@ SAMPLES_MIN: Final = 8
 SHARE: Final = 0.10
 MEMORY_MB: Final = 6.0
 """Growth beyond a tenth: an allocator's noise, which does not come again every hour."""
+STORE_FILES: Final = 24
+"""Log files that were written meanwhile."""
 OTHERS: Final = 12
 """So many sockets and threads more are the visitors of the moment."""
 
@@ -64,16 +66,20 @@ def sample(pid: int, store: Path, at_s: float) -> Sample:
     )
 
 
-def growth(samples: Sequence[Sample]) -> list[str]:
+def growth(samples: Sequence[Sample], *, of_store: bool = False) -> list[str]:
     """Return what the last quarter of a run holds more of than the second one may explain.
 
-    The first quarter is warming up. Fewer than `SAMPLES_MIN` samples say nothing.
+    The first quarter is warming up. Fewer than `SAMPLES_MIN` samples say nothing. Open files of the
+    store are compared too where they should not grow `of_store` itself.
     """
     if len(samples) < SAMPLES_MIN:
         return []
     second, last = _quarters(samples)[1], _quarters(samples)[3]
     found = []
-    for what, allowed in (("memory_mb", MEMORY_MB), ("other_files", OTHERS), ("threads", OTHERS)):
+    bounds = [("memory_mb", MEMORY_MB), ("other_files", OTHERS), ("threads", OTHERS)]
+    if of_store:
+        bounds.append(("store_files", STORE_FILES))
+    for what, allowed in bounds:
         before = median(getattr(each, what) for each in second)
         after = median(getattr(each, what) for each in last)
         if after > before * (1 + SHARE) + allowed:
