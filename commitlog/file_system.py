@@ -11,6 +11,7 @@ import errno
 import fcntl
 import mmap
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -193,7 +194,11 @@ class FileSystem(Protocol):
         """Open a file. With `create`, make it (and only it) when it is missing."""
 
     def lock(self, path: Path) -> Lock | None:
-        """Take the exclusive lock on `path`, creating the file; None when somebody has it."""
+        """Take the exclusive lock on `path`, creating the file; None when somebody has it.
+
+        Somebody else in this process counts too. Opening, reading and closing the file meanwhile,
+        here or in another process, does not drop the lock.
+        """
 
     def exists(self, path: Path) -> bool:
         """Return whether a file or directory is there."""
@@ -325,16 +330,49 @@ class _RealFile:
         self.close()
 
 
+_FLOCK: Final = struct.Struct("@hhqqi0q")
+"""C's `struct flock`: type, whence, start, length (0: to the end), pid (0 for these locks)."""
+
+
+def _flock(kind: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0)
+
+
 @final
 class _RealLock:
+    """An open-file-description lock.
+
+    It excludes POSIX locks, such as Java's FileLock, and the other way round. But it belongs to
+    this one opening of the file: a POSIX lock belongs to the process, which would get it twice,
+    and lose it as soon as it closed any other descriptor of the file, as a copy of the directory
+    does.
+    """
+
     __slots__ = ("_fd",)
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        _locks.add(self)
 
     def release(self) -> None:
-        # Closing the descriptor drops a POSIX lock; the file stays, as RocketMQ leaves it.
-        os.close(self._fd)
+        """Give it up; the file stays, as RocketMQ leaves it. Nothing in a forked child."""
+        if self in _locks:
+            _locks.discard(self)
+            # Not by closing alone: a child that is forked right now has the descriptor as well.
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK))
+            os.close(self._fd)
+
+    @staticmethod
+    def forget_in_child() -> None:
+        """Close a forked child's descriptors, so that no lock outlives the process that took it."""
+        for lock in _locks:
+            os.close(lock._fd)
+        _locks.clear()
+
+
+_locks: Final[set[_RealLock]] = set()
+"""The locks that this process holds."""
+os.register_at_fork(after_in_child=_RealLock.forget_in_child)
 
 
 @final
@@ -349,13 +387,16 @@ class RealFileSystem:
         return _RealFile(os.open(path, flags | os.O_CLOEXEC, 0o644), path, writable=writable)
 
     def lock(self, path: Path) -> Lock | None:
-        """Take a POSIX record lock: Java's FileLock is one, `flock` would not exclude RocketMQ."""
+        """Take the lock; `flock` would not exclude RocketMQ. See `_RealLock`."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
         except (BlockingIOError, PermissionError):
             os.close(fd)
             return None
+        except BaseException:
+            os.close(fd)
+            raise
         return _RealLock(fd)
 
     def exists(self, path: Path) -> bool:

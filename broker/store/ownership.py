@@ -1,76 +1,76 @@
 """Who has a store open for writing, and whether the last one who had closed it.
 
-`lock` is held with a POSIX record lock, as Java's FileLock, so RocketMQ and we exclude each other.
-Such a lock belongs to the process: a second open in the same process would be granted it, and
-closing any descriptor of the file drops it. Hence the registry of what this process holds, which
-is asked before the file is touched.
+`lock` is held with a lock that excludes RocketMQ's, other processes, and a second open in this one.
 
-`abort` says that the store is in use, or was when its process died. Its content is the pid.
+`abort` says that the store is in use, or was when its process died. It is there before anything
+else in the store changes, and goes last. Its content is the pid.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import threading
 from pathlib import Path
 from typing import Final, final
 
 from commitbus.broker.store.layout import ABORT, LOCK
 from commitbus.commitlog.errors import FlushFailedError, StoreLockedError
-from commitbus.commitlog.file_system import FileSystem, Lock
+from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.mapped_file import raise_if_disk_full
 
 _LOCK_CONTENT: Final = b"lock"
-
-_held: set[Path] = set()
-_held_guard = threading.Lock()
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 @final
 class Ownership:
     """The right to write to a store, held until `release`."""
 
-    __slots__ = ("_file_system", "_lock", "_real_path", "_store")
+    __slots__ = ("_file_system", "_lock", "_store")
 
     def __init__(self, store: Path, file_system: FileSystem) -> None:
         """Take the right.
 
         Raises:
             StoreLockedError: Somebody else has it, in this process or another.
+            DiskFullError: There is no room for the lock file.
             OSError: The lock file cannot be opened.
         """
         self._store, self._file_system = store, file_system
-        self._real_path = store.resolve()
-        with _held_guard:
-            if self._real_path in _held:
-                raise StoreLockedError(store)
-            self._lock = self._take_lock()
-            _held.add(self._real_path)
-
-    def _take_lock(self) -> Lock:
-        path = self._store / LOCK
-        # Before the lock is taken, because closing this descriptor would drop it.
-        file = self._file_system.open(path, create=True)
         try:
-            if file.size() == 0:
-                file.pwrite(_LOCK_CONTENT, 0)
-        finally:
-            file.close()
-        lock = self._file_system.lock(path)
+            lock = file_system.lock(store / LOCK)
+        except OSError as error:
+            raise_if_disk_full(error, store / LOCK, len(_LOCK_CONTENT))
+            raise
         if lock is None:
-            raise StoreLockedError(self._store)
-        return lock
+            raise StoreLockedError(store)
+        self._lock = lock
+        try:
+            self._fill(LOCK, _LOCK_CONTENT, replaces=False)
+        except BaseException:
+            self.release()
+            raise
 
     def mark_in_use(self) -> None:
-        """Make the abort file, durably, with this process's pid."""
-        file = self._file_system.open(self._store / ABORT, create=True)
+        """Make the abort file, durably, with this process's pid.
+
+        It needs no block on the disk: a full one may have a store opened, whose retention then
+        makes room.
+
+        Raises:
+            DiskFullError: There is no room for the file's name.
+            FlushFailedError: It could not be made durable.
+            OSError: It cannot be made.
+        """
+        path = self._store / ABORT
         try:
-            pid = str(os.getpid()).encode()
-            file.truncate(0)
-            file.pwrite(pid, 0)
-            file.sync_data()
-        finally:
-            file.close()
-        self._file_system.sync_directory(self._store)
+            self._fill(ABORT, str(os.getpid()).encode(), replaces=True)
+            self._file_system.sync_directory(self._store)
+        except OSError as error:
+            raise_if_disk_full(error, path, 1)
+            if error.filename is not None:
+                raise
+            raise FlushFailedError(path, error) from error
 
     def mark_closed(self) -> None:
         """Remove the abort file, durably: everything is flushed.
@@ -86,6 +86,18 @@ class Ownership:
 
     def release(self) -> None:
         """Give the right up."""
-        with _held_guard:
-            self._lock.release()
-            _held.discard(self._real_path)
+        self._lock.release()
+
+    def _fill(self, name: str, content: bytes, *, replaces: bool) -> None:
+        """Make a file whose being there is what matters, with a content as far as there is room."""
+        file = self._file_system.open(self._store / name, create=True)
+        try:
+            if replaces or file.size() == 0:
+                file.truncate(0)
+                file.pwrite(content, 0)
+                file.sync_data()
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+        finally:
+            file.close()

@@ -8,7 +8,6 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from commitbus.broker.store import ownership
 from commitbus.broker.store.check import check_store
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
@@ -87,11 +86,7 @@ class Process:
 
     def run(self, function: Callable[[], None]) -> bool:
         """Run it; return whether it ended by itself. Raises what went wrong."""
-        try:
-            return self.scheduler.run(function)
-        finally:
-            # A dead process holds nothing.
-            ownership._held.discard(STORE)
+        return self.scheduler.run(function)
 
     def open(self, config: StoreConfig) -> MessageStore:
         """Open the store."""
