@@ -362,17 +362,22 @@ class _RealLock:
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK))
             os.close(self._fd)
 
-    @staticmethod
-    def forget_in_child() -> None:
-        """Close a forked child's descriptors, so that no lock outlives the process that took it."""
-        for lock in _locks:
-            os.close(lock._fd)
-        _locks.clear()
+    def forget(self) -> None:
+        """Close a forked child's descriptor, so that no lock outlives the process that took it."""
+        _locks.discard(self)
+        os.close(self._fd)
 
 
 _locks: Final[set[_RealLock]] = set()
 """The locks that this process holds."""
-os.register_at_fork(after_in_child=_RealLock.forget_in_child)
+
+
+def _forget_locks() -> None:
+    for lock in list(_locks):
+        lock.forget()
+
+
+os.register_at_fork(after_in_child=_forget_locks)
 
 
 @final

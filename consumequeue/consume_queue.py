@@ -232,11 +232,6 @@ class ConsumeQueue:
         """
         self._cut(self.search(lambda unit: not unit.is_written or unit.end_offset > end))
 
-    def drop_last(self) -> None:
-        """Drop the last unit."""
-        assert self._max_offset > self._min_offset
-        self._cut(self._max_offset - 1)
-
     def hides_all_before(self, physical_offset: PhysicalOffset) -> bool:
         """Hide the units of messages before an offset; return whether no other is left."""
         self.delete_before(physical_offset)

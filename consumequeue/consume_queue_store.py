@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import final
 
 from commitbus.commitlog.descriptor_cache import DescriptorCache
-from commitbus.commitlog.errors import FlushFailedError, NotAStoreError, StoreClosedError
+from commitbus.commitlog.errors import (
+    DiskFullError,
+    FlushFailedError,
+    NotAStoreError,
+    StoreClosedError,
+)
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.kernels import DispatchBatch, DispatchColumns
 from commitbus.commitlog.mapped_file import FilePolicy, raise_refusal
@@ -105,7 +110,8 @@ class ConsumeQueueStore:
         """End of the last message that was put: none before it is missing.
 
         After `load` the end of the last message that is in a queue. After a kill some before it
-        may be missing, as a batch is stored queue by queue: `truncate` first.
+        may be missing, as a batch is stored queue by queue, and a unit be half written: `truncate`
+        first.
         """
         return self._dispatched_to
 
@@ -146,8 +152,8 @@ class ConsumeQueueStore:
         """After an unclean stop: drop the units of messages that reach beyond `end`.
 
         Where to cut: the place up to which the queues were flushed, from which on any unit may be
-        missing. The newest unit that is left goes too: a kill may have left it half written, and
-        the next put brings it back.
+        missing or half written. Units before it stay, all of them: the log may have lost their
+        messages to retention, and then nothing else tells where their queues end.
         """
         assert self._writable
         with self._lock:
@@ -157,12 +163,6 @@ class ConsumeQueueStore:
             for key, queue in list(self._queues.items()):
                 queue.truncate(end)
                 self._forget_if_empty(key)
-            newest = max(
-                self._queues, key=lambda key: self._queues[key].dispatched_to, default=None
-            )
-            if newest is not None and self._queues[newest].dispatched_to:
-                self._queues[newest].drop_last()
-                self._forget_if_empty(newest)
             self._dispatched_to = self._end_of_units()
 
     def delete_before(self, min_physical_offset: PhysicalOffset) -> None:
@@ -206,17 +206,32 @@ class ConsumeQueueStore:
                 self._file_system.remove(path)
 
     def settle_deleted(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
-        """After a start: let go of what a crash left of deleted topics, given the log's bounds."""
+        """After a start: let go of what a crash left of deleted topics, given the log's bounds.
+
+        Raises:
+            DiskFullError: There is no room for a note that the next messages need.
+            FlushFailedError: A removal could not be made durable.
+            OSError: A note cannot be written, or a file not be removed.
+        """
         with self._lock:
-            self.deleted.settle(begin, end)
-            if self._writable and not self.deleted.is_new:
-                self.deleted.save()
-            for topic in self.deleted.topics():
-                before = self.deleted.before(topic)
+            deleted = self.deleted
+            # Of those, too, that are forgotten below: nothing would remove their rest later.
+            for topic in deleted.topics():
+                before = min(deleted.before(topic), end)
                 for key in [key for key in self._queues if key[0] == topic]:
                     if self._queues[key].hides_all_before(before):
                         queue = self._queues.pop(key)
                         queue.delete() if self._writable else queue.close()
+                if self._writable and before <= begin:
+                    self._sync_removal(topic)
+            is_needed = deleted.settle(begin, end)
+            if self._writable and not deleted.is_new:
+                try:
+                    deleted.save()
+                except DiskFullError:
+                    # What is only forgotten is forgotten again at the next start.
+                    if is_needed:
+                        raise
 
     def flush(self) -> None:
         """Make everything put before the call durable.
@@ -312,6 +327,15 @@ class ConsumeQueueStore:
             self._directory / topic, self._directory, self._directory.parent
         }  # fmt: skip
         return queue
+
+    def _sync_removal(self, topic: str) -> None:
+        """Make it durable that queues of a topic were removed. FlushFailedError."""
+        for directory in (self._directory, self._directory / topic):
+            if is_plain_name(topic) and self._file_system.is_directory(directory):
+                try:
+                    self._file_system.sync_directory(directory)
+                except OSError as error:
+                    raise FlushFailedError(directory, error) from error
 
     def _forget_if_empty(self, key: tuple[str, int]) -> None:
         if self._queues[key].is_empty:

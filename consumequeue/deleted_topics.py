@@ -108,17 +108,20 @@ class DeletedTopics:
         changed[topic] = Deletion(before, dict(queue_ends))
         self._save(changed)
 
-    def settle(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
+    def settle(self, begin: PhysicalOffset, end: PhysicalOffset) -> bool:
         """Fit the deletions to where the log begins and ends, in memory only.
 
         One that lies behind the end was noted before a power cut took the end of the log: what is
-        appended there from now on is new.
+        appended there from now on is new. Returns whether there is such a one, which must be saved
+        before the next append.
         """
+        is_cut = any(deletion.before > end for deletion in self._deletions.values())
         self._deletions = {
             topic: replace(deletion, before=min(deletion.before, end))
             for topic, deletion in self._deletions.items()
             if deletion.before > begin
         }
+        return is_cut
 
     def save(self) -> None:
         """Make what `settle` changed durable. Raises as `note`."""

@@ -10,7 +10,7 @@ from commitbus.broker.cli.output import EXIT_FAILED, EXIT_OK, CommandError
 from commitbus.broker.cli.progress import progress_bar
 from commitbus.broker.metadata.salvage import salvage_state
 from commitbus.broker.store.config import StoreConfig
-from commitbus.broker.store.salvage import SalvageReport, salvage_store
+from commitbus.broker.store.salvage import Salvage, SalvageReport, salvage_store
 from commitbus.commitlog.clock import SystemClock
 from commitbus.commitlog.errors import StoreError
 from commitbus.commitlog.file_system import RealFileSystem
@@ -28,26 +28,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Salvage a store; it failed only if no message could be read."""
     clock, file_system = SystemClock(), RealFileSystem()
+
+    def take_over_state(salvage: Salvage, made: Path) -> None:
+        for lost in salvage_state(
+            options.directory, made, salvage.numbers, clock=clock, file_system=file_system
+        ):
+            salvage.report.add("config", 0, 0, lost)
+
     try:
         with progress_bar() as on_progress:
-            salvage = salvage_store(
+            report = salvage_store(
                 options.directory,
                 options.out,
                 config=StoreConfig(),
                 clock=clock,
                 file_system=file_system,
                 on_progress=on_progress,
-            )
-        report = salvage.report
-        if report.records:
-            for lost in salvage_state(
-                options.directory,
-                options.out,
-                salvage.numbers,
-                clock=clock,
-                file_system=file_system,
-            ):
-                report.add("config", 0, 0, lost)
+                complete=take_over_state,
+            ).report
     except (StoreError, OSError) as error:
         raise CommandError(str(error)) from None
     print(json.dumps(report.to_json(), indent=2) if options.json else "\n".join(_lines(report)))

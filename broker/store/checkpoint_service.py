@@ -55,6 +55,8 @@ class CheckpointService:
         self._interval_s = interval_ms / 1000
         self._bell = Doorbell()
         self._stopped = threading.Event()
+        self._saving = threading.Lock()
+        self._failure: FlushFailedError | None = None
         self._failure_listeners: tuple[Callable[[FlushFailedError], None], ...] = ()
         self._thread = threading.Thread(target=self._run, name="commitbus-checkpoint", daemon=True)
 
@@ -77,13 +79,36 @@ class CheckpointService:
         if self._thread.is_alive():
             self._thread.join()
 
+    def save_now(self) -> None:
+        """Save on this thread, beside the service's own. Tells the failure listeners as that does.
+
+        Raises:
+            FlushFailedError: As `save`.
+        """
+        try:
+            self.save()
+        except FlushFailedError as error:
+            tell(self._failure_listeners, error)
+            raise
+
     def save(self) -> None:
-        """Flush queues and index and save what that makes true.
+        """Flush queues and index and save what that makes true. One thread at a time does.
 
         Raises:
             FlushFailedError: A flush failed, of the log (it is waited for), of these, or of what
                 says so.
         """
+        with self._saving:
+            if self._failure is not None:
+                raise self._failure
+            try:
+                self._save()
+            except FlushFailedError as error:
+                # Of another thread, too: the kernel may take for clean what it could not write.
+                self._failure = error
+                raise
+
+    def _save(self) -> None:
         # Taken before the flushes: what is put meanwhile may miss them.
         dispatched = self._dispatched_to()
         self._queues.flush()

@@ -60,6 +60,7 @@ class Housekeeping:
         retention: RetentionPolicy | None,
         seal_after_s: int,
         needed_from: Callable[[], PhysicalOffset],
+        before_deletion: Callable[[], None],
         on_roll: Callable[[], None],
         clock: Clock,
         file_system: FileSystem,
@@ -74,6 +75,8 @@ class Housekeeping:
             retention: What goes; None keeps everything and refuses nothing.
             seal_after_s: Age at which a log file is ended, 0 for never.
             needed_from: What lies behind this offset is yet to be dispatched, and stays.
+            before_deletion: Makes durable what is dispatched: where the log has no message of a
+                queue any more, its last unit alone tells the queue's end. StoreError.
             on_roll: Called when a file was ended before it was full.
             clock: For the age of files.
             file_system: What holds the store.
@@ -81,6 +84,7 @@ class Housekeeping:
         self._store, self._log, self._queues, self._index = store, log, queues, index
         self._retention, self._seal_after_ms = retention, seal_after_s * 1000
         self._needed_from, self._on_roll = needed_from, on_roll
+        self._before_deletion = before_deletion
         self._clock, self._file_system = clock, file_system
         self._sealed = SealedSegments(store, file_system)
         self._unsealable: set[int] = set()
@@ -225,6 +229,7 @@ class Housekeeping:
             self._look_at_disk()
 
     def _delete_before(self, offset: PhysicalOffset) -> None:
+        self._before_deletion()
         # The manifest first: one of a file that is gone would be a lie.
         self._sealed.delete_before(offset)
         count = self._log.delete_before(offset)

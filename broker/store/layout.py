@@ -21,7 +21,12 @@ ABORT: Final = "abort"
 LOCK: Final = "lock"
 CUT: Final = Path("commitbus", "cut")
 """Where recovery puts aside what it cuts from the log."""
+UNFINISHED: Final = "salvage-unfinished"
+"""Where salvage makes a store. It moves up from there when it is whole, the log last, so that until
+then nothing takes the directory for a store: no broker, no RocketMQ, no Spark."""
 
+_MADE: Final = frozenset({UNFINISHED, QUEUES, INDEX, CHECKPOINT, LOCK, "config", "commitbus"})
+"""What an unfinished salvage may leave in a directory."""
 _DIRECTORIES: Final = (LOG, QUEUES, INDEX)
 _FILES: Final = (CHECKPOINT, ABORT, LOCK)
 _BEFORE_THE_LOG: Final = frozenset({*_DIRECTORIES, *_FILES, "config", "commitbus", "lost+found"})
@@ -48,8 +53,14 @@ def check_directory(store: Path, file_system: FileSystem, *, may_be_new: bool) -
             raise NotAStoreError(store, f"{name} is a file, not a directory")
         if name in _FILES and is_directory:
             raise NotAStoreError(store, f"{name} is a directory, not a file")
-    if LOG in names:
-        return
+    if LOG not in names:
+        _check_new(store, names, may_be_new=may_be_new)
+
+
+def _check_new(store: Path, names: list[str], *, may_be_new: bool) -> None:
+    """Refuse a directory without a log that may not become a store, or must not."""
+    if UNFINISHED in names:
+        raise NotAStoreError(store, "a salvage into it did not finish; run it again")
     if not may_be_new:
         raise NotAStoreError(store, f"it has no directory {LOG}")
     strangers = [name for name in names if name not in _BEFORE_THE_LOG]
@@ -180,3 +191,43 @@ def tree_bytes(directory: Path, file_system: FileSystem) -> int:
         except FileNotFoundError:
             continue  # Deleted while it was being counted.
     return total
+
+
+def remove_tree(path: Path, file_system: FileSystem) -> None:
+    """Remove a file, or a directory with all that is in it."""
+    if file_system.is_directory(path):
+        for name in file_system.list_names(path):
+            remove_tree(path / name, file_system)
+    file_system.remove(path)
+
+
+def publish(store: Path, file_system: FileSystem) -> None:
+    """Move what salvage has made in `store` / UNFINISHED to where a store has it, durably.
+
+    Killed before the log has moved, it leaves no store, and behind that a whole one.
+    """
+    source = store / UNFINISHED
+    for name in file_system.list_names(source):
+        if name != LOG:
+            file_system.rename(source / name, store / name)
+    file_system.sync_directory(store)
+    file_system.rename(source / LOG, store / LOG)
+    file_system.sync_directory(store)
+    file_system.sync_directory(source)
+    file_system.remove(source)
+    file_system.sync_directory(store)
+
+
+def is_unpublished(store: Path, file_system: FileSystem) -> bool:
+    """Return whether all that lies in `store` is what an unfinished salvage into it left."""
+    names = file_system.list_names(store)
+    return UNFINISHED in names and LOG not in names and _MADE.issuperset(names)
+
+
+def remove_unpublished(store: Path, file_system: FileSystem) -> None:
+    """Remove what an unfinished salvage left, if there is any."""
+    if is_unpublished(store, file_system):
+        names = file_system.list_names(store)
+        # UNFINISHED last: without it, what is left could pass for a new store.
+        for name in sorted(names, key=lambda name: name == UNFINISHED):
+            remove_tree(store / name, file_system)

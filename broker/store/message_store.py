@@ -29,6 +29,7 @@ from commitbus.broker.store.layout import (
     check_directory,
     make_directory,
     tree_bytes,
+    was_closed_cleanly,
 )
 from commitbus.broker.store.ownership import Ownership
 from commitbus.broker.store.reput import Arrival, Reput
@@ -90,7 +91,7 @@ class MessageStore(StoreReader):
         self.recovery_summary = recovery.summary
         self._ownership, self._file_system = ownership, file_system
         self._watermark, self._checkpoint_file = watermark, checkpoint_file
-        self._closed = False
+        self._closed = self._is_settled = False
         self._failure_listeners: tuple[Callable[[StoreError], None], ...] = ()
         self._failure: StoreError | None = None
         self._failure_guard = threading.Lock()
@@ -121,6 +122,7 @@ class MessageStore(StoreReader):
             retention=config.retention,
             seal_after_s=config.seal_after_s,
             needed_from=self._dispatched_and_indexed_to,
+            before_deletion=self._checkpoints.save_now,
             on_roll=self._rolled,
             clock=clock,
             file_system=file_system,
@@ -163,7 +165,8 @@ class MessageStore(StoreReader):
             StoreLockedError: Somebody has the store open, in this or another process.
             StoreDamagedError: Durable bytes of the log are damaged.
             FlushFailedError: What was recovered could not be made durable.
-            OSError: A file cannot be read or written, as on a full disk.
+            DiskFullError: There is no room for what a start needs.
+            OSError: A file cannot be read or written.
         """
         clock, file_system = clock or SystemClock(), file_system or RealFileSystem()
         check_directory(directory, file_system, may_be_new=True)
@@ -171,12 +174,20 @@ class MessageStore(StoreReader):
         with ExitStack() as undo:
             ownership = Ownership(directory, file_system)
             undo.callback(ownership.release)
+            # First what was found, then the mark; and nothing else is changed before it. Should
+            # this start not come to its end, the next one knows.
+            is_clean = was_closed_cleanly(directory, file_system)
+            ownership.mark_in_use()
             parts = open_parts(
                 directory, config, clock=clock, file_system=file_system, writable=True, undo=undo
             )
+            checkpoint_file = CheckpointFile(directory, file_system)
+            undo.callback(checkpoint_file.close)
             recovery = recover(
                 parts,
                 directory,
+                checkpoint_file,
+                is_clean=is_clean,
                 clock=clock,
                 file_system=file_system,
                 on_progress=on_progress,
@@ -187,9 +198,6 @@ class MessageStore(StoreReader):
             watermark = DurableWatermark(directory, file_system)
             undo.callback(watermark.close)
             watermark.publish(parts.log.flushed_where)
-            checkpoint_file = CheckpointFile(directory, file_system)
-            undo.callback(checkpoint_file.close)
-            ownership.mark_in_use()
             store = cls(
                 directory,
                 parts,
@@ -445,6 +453,8 @@ class MessageStore(StoreReader):
         self._closed = True
         with ExitStack() as last:
             last.callback(self._ownership.release)
+            # Behind everything that may change a file.
+            last.callback(self._mark_closed)
             last.callback(self._checkpoint_file.close)
             last.callback(self._watermark.close)
             last.callback(super().close)
@@ -457,4 +467,8 @@ class MessageStore(StoreReader):
             self._checkpoints.stop()
             if self._failure is None and self._reput.full_disk is None:
                 self._checkpoints.save()
-                self._ownership.mark_closed()
+                self._is_settled = True
+
+    def _mark_closed(self) -> None:
+        if self._is_settled:
+            self._ownership.mark_closed()

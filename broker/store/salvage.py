@@ -13,7 +13,7 @@ long as they are in the log. `QueueNumbers` says which new queue offset stands f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,15 @@ from typing import Final, NamedTuple, final
 from isal.isal_zlib import crc32
 
 from commitbus.broker.store.config import StoreConfig
-from commitbus.broker.store.layout import LOG, make_directory, sizes_on_disk
+from commitbus.broker.store.layout import (
+    LOG,
+    UNFINISHED,
+    is_unpublished,
+    make_directory,
+    publish,
+    remove_unpublished,
+    sizes_on_disk,
+)
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.start import open_parts, recover
 from commitbus.commitlog.clock import Clock
@@ -42,6 +50,7 @@ from commitbus.commitlog.recovery import Progress, no_progress
 from commitbus.commitlog.salvage import IntactRecord, LostRange, salvage_file
 from commitbus.consumequeue.consume_queue_store import is_plain_name
 from commitbus.consumequeue.unit_format import UNIT_BYTES
+from commitbus.flush.checkpoint import CheckpointFile
 from commitbus.flush.sealed import BOUNDARY_BYTES, SEALED_PATH, base_offset_of, read_manifest
 from commitbus.flush.watermark import read_durable_watermark
 
@@ -171,6 +180,10 @@ class Salvage:
     """Of each (topic, queue id) that has a record."""
 
 
+def _is_complete(salvage: Salvage, made: Path) -> None:
+    """Add nothing."""
+
+
 def salvage_store(
     directory: Path,
     out: Path,
@@ -179,11 +192,16 @@ def salvage_store(
     clock: Clock,
     file_system: FileSystem,
     on_progress: Progress = no_progress,
+    complete: Callable[[Salvage, Path], None] = _is_complete,
 ) -> Salvage:
     """Copy every intact record of `directory` to a new store at `out`.
 
     The damaged store is only read, and should not be in use. Without any intact record nothing is
     made. Memory: 32 MiB, a longest record, and a little for each gap in a queue.
+
+    The new store is made in a directory of its own inside `out`; only when it is whole and durable
+    does it move up. One that was killed meanwhile can be opened by nobody, and salvaging to the
+    same `out` begins anew.
 
     Args:
         directory: The damaged store.
@@ -192,6 +210,7 @@ def salvage_store(
         clock: For the names of index files.
         file_system: What holds both stores.
         on_progress: Hears how much of the log is done.
+        complete: Adds what else belongs to the store; called with where it lies for now, closed.
 
     Raises:
         NotAStoreError: `directory` has no log, or `out` is not empty or lies in `directory`.
@@ -202,7 +221,9 @@ def salvage_store(
     report = SalvageReport(str(directory), str(out))
     files = _log_files(directory, file_system, report)
     config = _sizes(directory, files, config, file_system)
-    writer = _LogWriter(out, config.log_file_bytes, file_system)
+    remove_unpublished(out, file_system)
+    made = out / UNFINISHED
+    writer = _LogWriter(made, config.log_file_bytes, file_system)
     numbers: dict[tuple[str, int], QueueNumbers] = {}
     try:
         for part in _parts(directory, files, config.log_file_bytes, file_system, report):
@@ -211,9 +232,12 @@ def salvage_store(
         writer.finish()
     finally:
         writer.close()
+    salvage = Salvage(report, numbers)
     if report.records:
-        _derive(out, config, clock, file_system, on_progress)
-    return Salvage(report, numbers)
+        _derive(made, config, clock, file_system, on_progress)
+        complete(salvage, made)
+        publish(out, file_system)
+    return salvage
 
 
 def _check_places(directory: Path, out: Path, file_system: FileSystem) -> None:
@@ -221,7 +245,7 @@ def _check_places(directory: Path, out: Path, file_system: FileSystem) -> None:
         raise NotAStoreError(directory, f"it has no directory {LOG}")
     if file_system.exists(out) and not file_system.is_directory(out):
         raise NotAStoreError(out, "it is a file; name a new or an empty directory")
-    if file_system.list_names(out):
+    if file_system.list_names(out) and not is_unpublished(out, file_system):
         raise NotAStoreError(out, "it is not empty; name a new or an empty directory")
     if directory.resolve() in (out.resolve(), *out.resolve().parents):
         raise NotAStoreError(out, "it lies in the damaged store, which is not to be changed")
@@ -449,7 +473,17 @@ def _derive(
         parts = open_parts(
             out, config, clock=clock, file_system=file_system, writable=True, undo=undo
         )
-        recover(parts, out, clock=clock, file_system=file_system, on_progress=on_progress)
+        checkpoint_file = CheckpointFile(out, file_system)
+        undo.callback(checkpoint_file.close)
+        recover(
+            parts,
+            out,
+            checkpoint_file,
+            is_clean=True,
+            clock=clock,
+            file_system=file_system,
+            on_progress=on_progress,
+        )
         position, end = parts.log.min_offset, parts.log.end_offset
         while position < end:
             requests, position = parts.log.dispatch_requests(position, end, _INDEX_BATCH)

@@ -8,13 +8,17 @@
    any mixture of old and new pages of them. Either way the queues are then filled up to the log's
    end, so that the queue offsets of the next appends follow from them.
 4. The index is cut to what is intact; reput fills it up while the store is already in use.
+
+A start may be killed anywhere, as often as it likes: the next one finds the abort file, and so
+believes only what the checkpoint vouches for. Steps 2 to 4 leave that alone. Where it must be
+derived anew (somebody removed queues or index files), the checkpoint first takes its word back.
 """
 
 from __future__ import annotations
 
 import resource
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
@@ -31,7 +35,7 @@ from commitbus.broker.store.reput import DispatchedTo
 from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.commit_log import CommitLog
 from commitbus.commitlog.dispatch_reader import DispatchReader
-from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
+from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError, StoreError
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.recovery import (
     Progress,
@@ -42,7 +46,7 @@ from commitbus.commitlog.recovery import (
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
 from commitbus.consumequeue.unit_format import CqUnit
-from commitbus.flush.checkpoint import StoreCheckpoint, read_checkpoint
+from commitbus.flush.checkpoint import CheckpointFile, StoreCheckpoint, read_checkpoint
 from commitbus.flush.watermark import read_durable_watermark
 from commitbus.indexfile.index_service import IndexService
 
@@ -50,6 +54,7 @@ _DISPATCH_RECORDS: Final = 4096
 _WRITE_AGAIN_BYTES: Final = 1 << 20
 _OPEN_FILES_MAX: Final = 8192
 _INDEX_BEHIND_WORTH_SAYING: Final = 16 << 20
+_NEVER: Final = 1 << 63
 
 
 @final
@@ -135,23 +140,34 @@ class Recovery:
 def recover(
     parts: StoreParts,
     store: Path,
+    checkpoint_file: CheckpointFile,
     *,
+    is_clean: bool,
     clock: Clock,
     file_system: FileSystem,
     on_progress: Progress,
 ) -> Recovery:
     """Make log, queues and index agree, the log durable, and the next queue offsets known.
 
+    Args:
+        parts: The files, just opened.
+        store: The store's directory, marked as being in use by now.
+        checkpoint_file: Its checkpoint.
+        is_clean: Whether it was not, before this start: its last writer had closed it.
+        clock: For how long this takes.
+        file_system: What holds the store.
+        on_progress: Hears how far it is.
+
     Raises:
         StoreDamagedError: The log is damaged below the durable watermark.
         FlushFailedError: What was recovered could not be made durable.
+        DiskFullError: There is no room for what is missing in the queues.
         OSError: A file cannot be read or written.
     """
     started_s = clock.monotonic_s()
     log, queues, index = parts.log, parts.queues, parts.index
     watermark = read_durable_watermark(store, file_system)
     checkpoint = read_checkpoint(store, file_system) or StoreCheckpoint()
-    is_clean = was_closed_cleanly(store, file_system)
     if is_clean:
         outcome = recover_normally(
             log,
@@ -182,11 +198,13 @@ def recover(
     # their places in the log. Nothing to do after a clean stop.
     index.flush()
     index.delete_before(begin)
-    dispatched = fill_queues(parts, max(queues.dispatched_to, begin), end, on_progress)
-    dispatched += _restore_lost_queues(parts, outcome, on_progress)
-    queues.deleted.save()
+    index_from = PhysicalOffset(min(max(index.dispatched_to, begin), end))
+    promise = Promise(log, checkpoint_file, checkpoint)
+    promise.take_back_index(index_from)
+    dispatched = _dispatch(parts, promise, outcome, on_progress)
+    if queues.deleted.is_new:
+        queues.deleted.save()
     log.set_queue_ends(_queue_ends(queues, outcome))
-    index_from = min(max(index.dispatched_to, begin), end)
     elapsed_s = clock.monotonic_s() - started_s
     return Recovery(
         DispatchedTo(end, outcome.last_store_timestamp),
@@ -199,6 +217,49 @@ def recover(
             elapsed_s=elapsed_s,
         ),
     )
+
+
+@final
+class Promise:
+    """What the checkpoint vouches for, taken back before it ceases to be true.
+
+    Queues and index are filled through the page cache, batch by batch and queue by queue: what a
+    kill or a power cut leaves in the middle has holes that nothing in them shows.
+    """
+
+    __slots__ = ("_checkpoint", "_file", "_log")
+
+    def __init__(self, log: CommitLog, file: CheckpointFile, checkpoint: StoreCheckpoint) -> None:
+        self._log, self._file, self._checkpoint = log, file, checkpoint
+
+    def take_back_queues(self, start: PhysicalOffset) -> None:
+        """Vouch, durably, for no unit of the messages from `start` on. FlushFailedError."""
+        stored_at = self._stored_at(start)
+        if stored_at < self._checkpoint.trusted_timestamp:
+            self._save(replace(self._checkpoint, logics_msg_timestamp=stored_at))
+
+    def take_back_index(self, start: PhysicalOffset) -> None:
+        """Vouch, durably, for no index file, if any is missing from `start` on. FlushFailedError.
+
+        A whole one may end with the message at `start`.
+        """
+        if self._stored_at(start) < self._checkpoint.index_msg_timestamp:
+            self._save(replace(self._checkpoint, index_msg_timestamp=0))
+
+    def _stored_at(self, start: PhysicalOffset) -> int:
+        """Return when the first message from `start` on was stored; without any, later than all.
+
+        0 where that cannot be read: then nothing is vouched for.
+        """
+        try:
+            requests, _ = self._log.dispatch_requests(start, self._log.end_offset, 1)
+        except StoreError:
+            return 0
+        return requests[0].store_timestamp if requests else _NEVER
+
+    def _save(self, checkpoint: StoreCheckpoint) -> None:
+        self._file.save(checkpoint)
+        self._checkpoint = checkpoint
 
 
 def find_end(log: CommitLog, store: Path, file_system: FileSystem) -> None:
@@ -281,18 +342,50 @@ def fill_queues(
     return records
 
 
-def _restore_lost_queues(parts: StoreParts, outcome: RecoveryOutcome, on_progress: Progress) -> int:
-    """Derive anew what somebody removed of the queues; return how many messages were dispatched.
+def _dispatch(
+    parts: StoreParts, promise: Promise, outcome: RecoveryOutcome, on_progress: Progress
+) -> int:
+    """Fill the queues up to the log's end; return how many messages were dispatched.
 
-    RocketMQ removes all queues of a deleted topic without a note: in a store that it wrote, that
-    is what a topic without any queue means.
+    Behind the last unit; or all messages, if somebody removed queues.
     """
     log, queues = parts.log, parts.queues
+    begin, end = log.min_offset, log.end_offset
+    start, held = max(queues.dispatched_to, begin), set(queues.queues())
+    promise.take_back_queues(start)
+    dispatched = fill_queues(parts, start, end, on_progress)
+    if start > begin and (_begin_late(queues, held) or _has_lost_queues(parts, outcome)):
+        promise.take_back_queues(begin)
+        queues.truncate(begin)
+        dispatched += fill_queues(parts, begin, end, on_progress)
+    return dispatched
+
+
+def _begin_late(queues: ConsumeQueueStore, held: set[tuple[str, int]]) -> bool:
+    """Return whether a queue that was not `held` before begins behind its first message.
+
+    Its earlier messages may be in no log file any more, but seldom: then units of them are left.
+    """
+    for key in set(queues.queues()) - held:
+        queue = queues.queue(*key)
+        assert queue is not None
+        if queue.min_offset > queues.deleted.queue_end(*key):
+            return True
+    return False
+
+
+def _has_lost_queues(parts: StoreParts, outcome: RecoveryOutcome) -> bool:
+    """Return whether a queue lacks the newest message that recovery saw of it.
+
+    RocketMQ removes all queues of a deleted topic without a note: in a store that it wrote, that
+    is what a topic without any queue means. It is noted now.
+    """
+    queues = parts.queues
     lost = _lost_queues(queues, outcome)
     if queues.deleted.is_new:
         for topic in lost.keys() - {topic for topic, _ in queues.queues()}:
-            queues.deleted.note(topic, log.end_offset, lost.pop(topic))
-    return fill_queues(parts, log.min_offset, log.end_offset, on_progress) if lost else 0
+            queues.deleted.note(topic, parts.log.end_offset, lost.pop(topic))
+    return bool(lost)
 
 
 def _lost_queues(
