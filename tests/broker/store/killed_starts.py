@@ -13,10 +13,8 @@ from functools import partial
 from typing import Final
 
 from commitbus.broker.store import start
-from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.retention import HOUR_MS, RetentionPolicy
-from commitbus.commitlog.types import AppendResult
 from commitbus.consumequeue import consume_queue, consume_queue_store
 from commitbus.flush.policy import FlushMode
 from tests.simulation.disk import Disk
@@ -62,18 +60,15 @@ def copied(disk: Disk) -> Disk:
     return copy.deepcopy(disk)
 
 
-def put(
-    process: Process, store: MessageStore, count: int, queues: tuple[QueueKey, ...] = QUEUES
-) -> AppendResult:
+def put(process: Process, store: MessageStore, count: int) -> None:
     """Put messages to the queues in turn, slowly enough for a checkpoint that is trusted."""
     for number in range(count):
         if number % 20 == 0:
             process.scheduler.sleep(4.0)
-        key = queues[number % len(queues)]
-        result = store.put(message(key, b"%04d" % number + b"x" * 200, f"{number}"))
-    store.wait_durable(result.end_offset)
-    store.wait_dispatched(result.end_offset)
-    return result
+        key = QUEUES[number % len(QUEUES)]
+        store.put(message(key, b"%04d" % number + b"x" * 200, f"{number}"))
+    store.wait_durable(store.end_offset)
+    store.wait_dispatched(store.end_offset)
 
 
 def fill(process: Process, *, closes: bool = True) -> None:
@@ -107,13 +102,19 @@ def settled(disk: Disk) -> dict[str, list[bytes]]:
 
 
 def killed(
-    disk: Disk, act: Act, *, traced: bool = False, step: int = 1, first: int = 1
+    disk: Disk,
+    act: Act,
+    *,
+    traced: bool = False,
+    step: int = 1,
+    first: int = 1,
+    later_ms: int = LATER_MS,
 ) -> Iterator[tuple[int, Disk]]:
     """Yield what is left of a disk when `act` is killed at every `step`-th point."""
     point = first
     while True:
         left = copied(disk)
-        if live(left, act, dies_at=point, traced=traced) < point:
+        if live(left, act, dies_at=point, traced=traced, later_ms=later_ms) < point:
             return
         yield point, left
         point += step

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
 from tests.broker.store.killed_starts import (
-    close,
     copied,
     fill,
     killed,
@@ -70,7 +69,6 @@ def test_a_start_that_is_killed_leaves_nothing_to_the_next(name: str, *, traced:
         assert expected == derived_files(clean())
     choice = random.Random(name)  # noqa: S311 - repeatable, not secret
     step = 97 if traced else 7
-    points = 0
     for point, left in killed(
         disk, stay_open, traced=traced, step=step, first=choice.randrange(step)
     ):

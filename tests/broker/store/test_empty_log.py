@@ -1,0 +1,121 @@
+"""Queue ends survive a log that retention has emptied: no queue offset is given away twice."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from commitbus.broker.store.message_store import MessageStore
+from tests.broker.store.killed_starts import (
+    CONFIG,
+    EXPIRED_MS,
+    QUEUES,
+    copied,
+    fill,
+    killed,
+    live,
+    put,
+    stay_open,
+)
+from tests.simulation.disk import Disk
+from tests.simulation.oracle import QueueKey
+from tests.simulation.process import Process, message
+
+KILLS_IN_A_ROW = 4
+ENDS = dict.fromkeys(QUEUES, 30)
+
+
+# No checkpoint comes by itself: what else flushes, a power cut shows.
+RARELY_SAVED = replace(CONFIG, checkpoint_interval_ms=1 << 50)
+
+
+def let_all_go(process: Process, store: MessageStore) -> None:
+    """Let retention remove all messages of a store, which have expired."""
+    store.seal_segment()
+    store.wait_dispatched(store.end_offset)
+    while store.indexed_to < store.end_offset:
+        process.scheduler.sleep(0.1)
+    store.keep_house()
+    assert store.min_physical_offset == store.end_offset
+
+
+def empty_and_die(process: Process) -> None:
+    """Leave an empty log, as a process does that was killed."""
+    let_all_go(process, process.open(CONFIG))
+    process.scheduler.die()
+
+
+def fill_and_empty(process: Process) -> None:
+    """Put messages and let all of them go, in one life."""
+    store = process.open(RARELY_SAVED)
+    put(process, store, 90)
+    process.clock.error_ms += EXPIRED_MS
+    let_all_go(process, store)
+    process.scheduler.die()
+
+
+def filled() -> Disk:
+    """A store that was closed, with messages in three queues."""
+    disk = Disk()
+    live(disk, fill)
+    return disk
+
+
+def emptied() -> Disk:
+    """A store whose process died with an empty log."""
+    disk = filled()
+    live(disk, empty_and_die, later_ms=EXPIRED_MS)
+    return disk
+
+
+def ends_after(disk: Disk) -> dict[QueueKey, int]:
+    """Put a message to each queue after a start; return what queue offsets they get."""
+    disk = copied(disk)
+    ends: dict[QueueKey, int] = {}
+
+    def act(process: Process) -> None:
+        store = process.open(CONFIG)
+        for key in QUEUES:
+            ends[key] = store.put(message(key, b"new", "new")).queue_offset
+            assert store.queue_end(*key) == ends[key] + 1
+        store.close()
+        process.check(CONFIG)
+
+    live(disk, act, later_ms=2 * EXPIRED_MS)
+    return ends
+
+
+def test_every_kill_leaves_the_queue_ends_of_an_empty_log() -> None:
+    """Each took the newest unit of all queues: its message was to bring it back."""
+    disk = emptied()
+    for _ in range(KILLS_IN_A_ROW):
+        live(disk, stay_open, later_ms=EXPIRED_MS)
+        assert ends_after(disk) == ENDS
+
+
+def test_kills_in_starts_on_an_empty_log_take_no_queue_end() -> None:
+    """At any file operation, several in a row."""
+    disk = emptied()
+    choice = random.Random(1)  # noqa: S311 - repeatable, not secret
+    for _, left in killed(disk, stay_open, step=5):
+        for _ in range(KILLS_IN_A_ROW):
+            live(left, stay_open, dies_at=choice.randrange(1, 250), later_ms=EXPIRED_MS)
+        assert ends_after(left) == ENDS
+
+
+def test_retention_that_is_killed_takes_no_queue_end() -> None:
+    """Nor does a power cut after it."""
+    choice = random.Random(2)  # noqa: S311 - repeatable, not secret
+    for _, left in killed(filled(), empty_and_die, step=9, later_ms=EXPIRED_MS):
+        assert ends_after(left) == ENDS
+        for again in left.state().disks(choice, 3):
+            assert ends_after(again) == ENDS
+
+
+def test_units_are_durable_before_the_log_lets_their_messages_go() -> None:
+    """They alone then tell the queue ends: a power cut must not take them."""
+    choice = random.Random(3)  # noqa: S311 - repeatable, not secret
+    disk = Disk()
+    live(disk, fill_and_empty)
+    for again in disk.state().disks(choice, 20):
+        assert ends_after(again) == ENDS
