@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import final
 
@@ -26,6 +27,7 @@ from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffs
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.consumequeue.deleted_topics import DeletedTopics
 from commitbus.consumequeue.errors import DispatchError
+from commitbus.consumequeue.queue_ends import QueueEnds
 from commitbus.consumequeue.unit_format import UNIT, UNIT_BYTES
 
 _NOT_QUEUED = frozenset((TRANSACTION_PREPARED, TRANSACTION_ROLLED_BACK))
@@ -67,9 +69,12 @@ class ConsumeQueueStore:
         )
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._deleted: DeletedTopics | None = None
+        self._noted_ends: QueueEnds | None = None
         self._dispatched_to = PhysicalOffset(0)
         self._new_names_in: set[Path] = set()
         self._lock = threading.Lock()
+        # While the note of queue ends changes; taken before `_lock`.
+        self._ends_lock = threading.Lock()
         self._closed = False
 
     def load(self) -> None:
@@ -77,7 +82,7 @@ class ConsumeQueueStore:
 
         Raises:
             NotAStoreError: A file has an alien name or another size, or the size cannot be one; or
-                the note of deleted topics is damaged.
+                the note of deleted topics, or of queue ends, is damaged.
             StoreDamagedError: A file between two others is missing.
         """
         if self._file_size <= 0 or self._file_size % UNIT_BYTES:
@@ -86,6 +91,7 @@ class ConsumeQueueStore:
                 f"{self._file_size} bytes, the size of its files, is no multiple of {UNIT_BYTES}",
             )
         self._deleted = DeletedTopics(self._directory.parent, self._file_system)
+        self._noted_ends = QueueEnds(self._directory.parent, self._file_system)
         try:
             for topic in self._file_system.list_names(self._directory):
                 for name in self._directory_names(self._directory / topic):
@@ -104,6 +110,29 @@ class ConsumeQueueStore:
         """Which messages count no more because their topic was deleted."""
         assert self._deleted is not None, "it is read by load"
         return self._deleted
+
+    def queue_ends(self) -> dict[tuple[str, int], QueueOffset]:
+        """Return the next queue offset of each queue, as units and notes tell it."""
+        ends = self.deleted.queue_ends()
+        for key, end in self._ends.ends.items():
+            ends[key] = max(ends.get(key, end), end)
+        for key, queue in self._queues.items():
+            if queue.min_offset < queue.max_offset:
+                # RocketMQ begins at 0 again after it has deleted a topic, and tells no note.
+                ends[key] = max(self.deleted.queue_end(*key), queue.max_offset)
+            else:
+                ends[key] = max(ends.get(key, queue.max_offset), queue.max_offset)
+        return ends
+
+    def noted_end(self, topic: str, queue_id: int) -> QueueOffset:
+        """Return where a queue goes on of which the log has no message; 0 if nobody noted it."""
+        noted = self._ends.ends.get((topic, queue_id), QueueOffset(0))
+        return max(noted, self.deleted.queue_end(topic, queue_id))
+
+    @property
+    def _ends(self) -> QueueEnds:
+        assert self._noted_ends is not None, "it is read by load"
+        return self._noted_ends
 
     @property
     def dispatched_to(self) -> PhysicalOffset:
@@ -165,6 +194,25 @@ class ConsumeQueueStore:
                 self._forget_if_empty(key)
             self._dispatched_to = self._end_of_units()
 
+    def note_ends(self, min_physical_offset: PhysicalOffset) -> None:
+        """Note, durably, where the queues end that have no message from an offset on.
+
+        For the log, before it begins there. What it lets go must be durable.
+
+        Raises:
+            DiskFullError: There is no room. Their units tell the same, as long as they are there.
+            OSError: The note cannot be written.
+        """
+        with self._ends_lock:
+            ends = {key: end for key, end in self._ends.ends.items() if key not in self._queues}
+            for key in self.queues():
+                # As in `delete_before`.
+                with self._lock:
+                    queue = self._queues.get(key)
+                    if queue is not None and queue.dispatched_to <= min_physical_offset:
+                        ends[key] = queue.max_offset
+            self._ends.save(ends)
+
     def delete_before(self, min_physical_offset: PhysicalOffset) -> None:
         """Hide units of messages before the log's first, and remove files that hold only such.
 
@@ -204,6 +252,8 @@ class ConsumeQueueStore:
                 and not self._file_system.list_names(path)
             ):
                 self._file_system.remove(path)
+        with self._ends_lock, suppress(DiskFullError):
+            self._ends.save({key: end for key, end in self._ends.ends.items() if key[0] != topic})
 
     def settle_deleted(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
         """After a start: let go of what a crash left of deleted topics, given the log's bounds.

@@ -86,6 +86,7 @@ def check_store(
     finally:
         walk.close()
         index.finish()
+    queues.check_ends()
     if is_clean:
         queues.finish(report.log_begin)
         sealed.finish()

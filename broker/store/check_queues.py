@@ -24,6 +24,7 @@ from commitbus.commitlog.record_format import (
 )
 from commitbus.commitlog.types import DispatchRequest
 from commitbus.consumequeue.deleted_topics import DELETED_TOPICS_PATH, DeletedTopics
+from commitbus.consumequeue.queue_ends import QUEUE_ENDS_PATH, Ends, QueueEnds
 from commitbus.consumequeue.unit_format import PADDING, UNIT, UNIT_BYTES, UNIT_DTYPE
 
 _BLOCK_BYTES: Final = 200 * UNIT_BYTES
@@ -66,6 +67,11 @@ class QueueCheck:
             self._deleted = DeletedTopics(store, file_system)
         except StoreError as error:
             report.add(store / DELETED_TOPICS_PATH, 0, str(error))
+        self._ends: Ends = {}
+        try:
+            self._ends = QueueEnds(store, file_system).ends
+        except StoreError as error:
+            report.add(store / QUEUE_ENDS_PATH, 0, str(error))
         self._unreadable: set[tuple[str, int]] = set()
         self._block = lru_cache(maxsize=_BLOCKS_MAX)(self._read_block)
         directory = store / QUEUES
@@ -93,9 +99,9 @@ class QueueCheck:
         queue_offset = request.queue_offset
         expected = (request.physical_offset, request.size_bytes, request.tags_code)
         found = None
-        if key in self._unreadable or (queue is not None and queue_offset < queue.begin):
-            return  # It cannot be told, or the message is older than what the queue still holds.
-        if queue is not None and queue_offset < queue.end:
+        if key in self._unreadable:
+            return  # It cannot be told.
+        if queue is not None and queue.begin <= queue_offset < queue.end:
             path, position = queue.place(queue_offset)
             found = self._unit(path, position)
             if found == expected:
@@ -114,6 +120,18 @@ class QueueCheck:
         self._report.add(
             path, position, f"{have} at queue offset {queue_offset}, the message needs {expected}"
         )
+
+    def check_ends(self) -> None:
+        """Report queues that end before offsets which messages had that retention let go."""
+        for (topic, queue_id), end in self._ends.items():
+            queue = self._queues.get((topic, queue_id))
+            # One that was removed goes on where the note says; one with messages has its own end.
+            if queue is not None and queue.end < end and not any(queue.confirmed):
+                self._report.add(
+                    *queue.place(queue.end),
+                    f"the queue ends at {queue.end}, but messages that are gone had the queue "
+                    f"offsets below {end}",
+                )
 
     def finish(self, log_begin: int) -> None:
         """Report the units of a cleanly closed store that no message confirmed.

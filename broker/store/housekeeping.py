@@ -23,7 +23,12 @@ from typing import Final, final
 from commitbus.broker.store.layout import LOG
 from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.commit_log import CommitLog
-from commitbus.commitlog.errors import CorruptRecordError, DiskRatioError, StoreError
+from commitbus.commitlog.errors import (
+    CorruptRecordError,
+    DiskFullError,
+    DiskRatioError,
+    StoreError,
+)
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.mapped_file import MappedFile
 from commitbus.commitlog.retention import (
@@ -230,6 +235,11 @@ class Housekeeping:
 
     def _delete_before(self, offset: PhysicalOffset) -> None:
         self._before_deletion()
+        try:
+            self._queues.note_ends(offset)
+        except DiskFullError as error:
+            # It is to get room that files go. The units tell the same.
+            _logger.warning("queue ends are not noted", extra={"reason": str(error)})
         # The manifest first: one of a file that is gone would be a lie.
         self._sealed.delete_before(offset)
         count = self._log.delete_before(offset)

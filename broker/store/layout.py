@@ -115,7 +115,8 @@ def sizes_on_disk(store: Path, config: StoreConfig, file_system: FileSystem) -> 
 def _log_file_bytes(directory: Path, file_system: FileSystem, configured: int) -> int:
     """Return the size of the log's files.
 
-    A single short file without a record is one whose allocation was interrupted: it tells nothing.
+    A first and only file that is short and without a record is one whose allocation was
+    interrupted: it tells nothing. An only file that is not the first is what retention left.
     """
     paths = _offset_files(directory, file_system)
     if not paths:
@@ -123,7 +124,8 @@ def _log_file_bytes(directory: Path, file_system: FileSystem, configured: int) -
     file = file_system.open(paths[0], writable=False)
     try:
         size = file.size()
-        is_unused = len(paths) == 1 and not any(file.pread(4, 0))
+        is_first = len(paths) == 1 and int(paths[0].name) == 0
+        is_unused = is_first and not any(file.pread(4, 0))
     finally:
         file.close()
     return configured if size == 0 or (is_unused and size < configured) else size

@@ -16,7 +16,7 @@ from typing import Final, final
 from commitbus.broker.store.layout import ABORT, LOCK
 from commitbus.commitlog.errors import FlushFailedError, StoreLockedError
 from commitbus.commitlog.file_system import FileSystem
-from commitbus.commitlog.mapped_file import raise_if_disk_full
+from commitbus.commitlog.mapped_file import raise_refusal
 
 _LOCK_CONTENT: Final = b"lock"
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -40,7 +40,7 @@ class Ownership:
         try:
             lock = file_system.lock(store / LOCK)
         except OSError as error:
-            raise_if_disk_full(error, store / LOCK, len(_LOCK_CONTENT))
+            raise_refusal(error, store / LOCK, len(_LOCK_CONTENT))
             raise
         if lock is None:
             raise StoreLockedError(store)
@@ -67,7 +67,7 @@ class Ownership:
             self._fill(ABORT, str(os.getpid()).encode(), replaces=True)
             self._file_system.sync_directory(self._store)
         except OSError as error:
-            raise_if_disk_full(error, path, 1)
+            raise_refusal(error, path, 1)
             if error.filename is not None:
                 raise
             raise FlushFailedError(path, error) from error

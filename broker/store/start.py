@@ -45,6 +45,7 @@ from commitbus.commitlog.recovery import (
 )
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
+from commitbus.consumequeue.errors import DispatchError
 from commitbus.consumequeue.unit_format import CqUnit
 from commitbus.flush.checkpoint import CheckpointFile, StoreCheckpoint, read_checkpoint
 from commitbus.flush.watermark import read_durable_watermark
@@ -347,14 +348,23 @@ def _dispatch(
 ) -> int:
     """Fill the queues up to the log's end; return how many messages were dispatched.
 
-    Behind the last unit; or all messages, if somebody removed queues.
+    Those behind the last unit; or all, where it shows that units before it are missing.
     """
     log, queues = parts.log, parts.queues
     begin, end = log.min_offset, log.end_offset
     start, held = max(queues.dispatched_to, begin), set(queues.queues())
     promise.take_back_queues(start)
-    dispatched = fill_queues(parts, start, end, on_progress)
-    if start > begin and (_begin_late(queues, held) or _has_lost_queues(parts, outcome)):
+    try:
+        dispatched = fill_queues(parts, start, end, on_progress)
+        is_all = start == begin or not (
+            _begin_late(queues, held) or _has_lost_queues(parts, outcome)
+        )
+    except DispatchError:
+        # The next message does not fit where a queue ends, so units before it are missing.
+        if start == begin:
+            raise
+        dispatched, is_all = 0, False
+    if not is_all:
         promise.take_back_queues(begin)
         queues.truncate(begin)
         dispatched += fill_queues(parts, begin, end, on_progress)
@@ -369,7 +379,7 @@ def _begin_late(queues: ConsumeQueueStore, held: set[tuple[str, int]]) -> bool:
     for key in set(queues.queues()) - held:
         queue = queues.queue(*key)
         assert queue is not None
-        if queue.min_offset > queues.deleted.queue_end(*key):
+        if queue.min_offset > queues.noted_end(*key):
             return True
     return False
 
@@ -408,13 +418,9 @@ def _queue_ends(
 
     The log's own view counts too: it knows messages that have no unit, as prepared ones.
     """
-    ends = dict(outcome.queue_ends)
-    for key, end in queues.deleted.queue_ends().items():
+    ends = queues.queue_ends()
+    for key, end in outcome.queue_ends.items():
         ends[key] = max(ends.get(key, end), end)
-    for key in queues.queues():
-        queue = queues.queue(*key)
-        assert queue is not None
-        ends[key] = max(ends.get(key, QueueOffset(0)), queue.max_offset)
     return ends
 
 

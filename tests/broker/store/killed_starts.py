@@ -10,6 +10,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from commitbus.broker.store import start
@@ -92,6 +93,20 @@ def close(process: Process) -> None:
     """Open a store and close it; it must be sound then."""
     process.open(CONFIG).close()
     process.check(CONFIG)
+
+
+def without(disk: Disk, *parts: str) -> Disk:
+    """Remove directories of a store, as an operator does to have them derived anew."""
+    disk = copied(disk)
+
+    def remove(process: Process) -> None:
+        for path, _ in list(disk.files()):
+            if set(parts) & set(path.parts):
+                process.files.remove(Path("/") / path)
+                process.files.sync_directory((Path("/") / path).parent)
+
+    live(disk, remove)
+    return disk
 
 
 def settled(disk: Disk) -> dict[str, list[bytes]]:

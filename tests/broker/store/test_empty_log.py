@@ -16,6 +16,7 @@ from tests.broker.store.killed_starts import (
     live,
     put,
     stay_open,
+    without,
 )
 from tests.simulation.disk import Disk
 from tests.simulation.oracle import QueueKey
@@ -119,3 +120,54 @@ def test_units_are_durable_before_the_log_lets_their_messages_go() -> None:
     live(disk, fill_and_empty)
     for again in disk.state().disks(choice, 20):
         assert ends_after(again) == ENDS
+
+
+def test_queues_that_are_removed_on_an_empty_log_go_on_where_they_ended() -> None:
+    """No unit and no message tells where that is: retention has noted it."""
+    disk = without(emptied(), "consumequeue")
+    choice = random.Random(4)  # noqa: S311 - repeatable, not secret
+    for _, left in killed(disk, stay_open, step=7, later_ms=EXPIRED_MS):
+        live(left, stay_open, dies_at=choice.randrange(1, 250), later_ms=EXPIRED_MS)
+        assert ends_after(left) == ENDS
+
+
+def test_what_a_kill_leaves_of_a_deleted_topic_goes_though_its_note_is_forgotten() -> None:
+    """The log has no message of it any more, so the note goes: not before the last file has."""
+
+    def delete(process: Process) -> None:
+        store = process.open(CONFIG)
+        store.delete_topic("T")
+        process.scheduler.die()
+
+    def look(process: Process) -> None:
+        store = process.open(CONFIG)
+        topics.append({topic for topic, _ in store.queues()})
+        process.scheduler.die()
+
+    for point, left in killed(emptied(), delete, step=1, first=100, later_ms=EXPIRED_MS):
+        topics: list[set[str]] = []
+        noted = any(
+            path.name == "deleted_topics.json" and b'"T"' in inode.cache
+            for path, inode in left.files()
+        )
+        for _ in range(2):
+            live(left, look, later_ms=EXPIRED_MS)
+        assert topics == [{"U"} if noted else {"T", "U"}] * 2, f"killed at point {point}"
+
+
+def test_retention_on_a_full_disk_makes_room_without_a_note() -> None:
+    """There is no block for it; the units tell the same."""
+    disk = Disk()
+
+    def fill_disk(process: Process) -> None:
+        store = process.open(RARELY_SAVED)
+        put(process, store, 90)
+        process.clock.error_ms += EXPIRED_MS
+        store.seal_segment()
+        process.faults.capacity_pages = disk.used_pages()
+        let_all_go(process, store)
+        process.scheduler.die()
+
+    live(disk, fill_disk)
+    assert not any("queue_ends" in str(path) and path.suffix == ".json" for path, _ in disk.files())
+    assert ends_after(disk) == ENDS

@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.broker.store.killed_starts import (
-    copied,
     fill,
     killed,
     live,
     settled,
     stay_open,
+    without,
 )
 from tests.simulation.disk import Disk
-from tests.simulation.process import Process, derived_files
+from tests.simulation.process import derived_files
 
 KILLS_IN_A_ROW = 3
-
-
-def without(disk: Disk, *parts: str) -> Disk:
-    """Remove directories of a store, as an operator does to have them derived anew."""
-    disk = copied(disk)
-
-    def remove(process: Process) -> None:
-        for path, _ in list(disk.files()):
-            if set(parts) & set(path.parts):
-                process.files.remove(Path("/") / path)
-                process.files.sync_directory((Path("/") / path).parent)
-
-    live(disk, remove)
-    return disk
 
 
 def clean() -> Disk:

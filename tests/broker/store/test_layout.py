@@ -63,6 +63,12 @@ def test_an_interrupted_first_file_tells_nothing(
     assert sizes_on_disk(tmp_path, CONFIG, FILES).log_file_bytes == expected
 
 
+def test_the_empty_file_that_retention_left_tells_its_size(tmp_path: Path) -> None:
+    """Taken for an interrupted one it would be removed, and with it where the log ends."""
+    write(tmp_path / "commitlog" / f"{2000:020}", 1000, b"")
+    assert sizes_on_disk(tmp_path, CONFIG, FILES).log_file_bytes == 1000
+
+
 def test_directories_are_made_once_and_sizes_summed(tmp_path: Path) -> None:
     """With all their parents."""
     store = tmp_path / "a" / "b" / "store"
