@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,12 +14,16 @@ import pytest
 
 from commitbus.broker.store.check import check_store
 from commitbus.broker.store.config import StoreConfig
+from commitbus.broker.store.layout import UNFINISHED, check_directory
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.salvage import QueueNumbers, Salvage, salvage_store
 from commitbus.commitlog.clock import SystemClock
 from commitbus.commitlog.errors import NotAStoreError
-from commitbus.commitlog.file_system import RealFileSystem
+from commitbus.commitlog.file_system import RealFileSystem, replace_file
 from commitbus.commitlog.types import AppendResult, OutgoingMessage, QueueOffset
+from tests.broker.store.killed_starts import CONFIG, copied, fill, killed, live
+from tests.simulation.disk import Disk
+from tests.simulation.process import STORE, Process
 
 FILE = 1 << 16
 Make = Callable[..., OutgoingMessage]
@@ -276,3 +281,59 @@ def test_the_later_of_two_topics_of_one_name_counts() -> None:
     for old in (0, 1, 2, 0, 1):
         queue.next(old, 1000)
     assert queue.translate(1) == QueueOffset(4)
+
+
+def test_a_salvage_that_is_killed_leaves_no_store_and_can_be_run_again() -> None:
+    """At any file operation, twice in a row: not even a sound part of one can be opened."""
+    damaged, where = Disk(), Path("/simulated/out")
+    live(damaged, fill)
+
+    def salvage(process: Process) -> None:
+        salvage_store(
+            STORE, where, config=CONFIG, clock=process.clock, file_system=process.files,
+            complete=lambda _, made: replace_file(made / "config" / "x.json", b"{}", process.files),
+        )  # fmt: skip
+
+    def salvaged(disk: Disk) -> dict[str, bytes]:
+        # Index files are named by the time, and a lock says nothing.
+        return {
+            "index" if "index" in path.parts else str(path): bytes(inode.cache)
+            for path, inode in disk.files()
+            if "out" in path.parts
+        }
+
+    def is_whole(process: Process) -> None:
+        try:
+            check_directory(where, process.files, may_be_new=False)
+            outcome.append(True)
+        except NotAStoreError:
+            outcome.append(False)
+        if any(process.files.list_names(where)) and not outcome[-1]:
+            with pytest.raises(NotAStoreError, match="did not finish"):
+                MessageStore.open(where, clock=process.clock, file_system=process.files)
+
+    undisturbed = copied(damaged)
+    live(undisturbed, salvage)
+    expected = salvaged(undisturbed)
+    outcome: list[bool] = []
+    choice = random.Random(1)  # noqa: S311 - repeatable, not secret
+    for point, left in killed(damaged, salvage, step=5, first=1):
+        live(left, is_whole)
+        if not outcome[-1]:
+            live(left, salvage, dies_at=choice.randrange(1, 300))
+            live(left, is_whole)
+        if not outcome[-1]:
+            live(left, salvage)
+        assert salvaged(left) == expected, f"killed at point {point}"
+    assert set(outcome) == {False, True}
+
+
+def test_what_is_not_of_a_salvage_is_not_removed_by_the_next(
+    stored: tuple[Path, list[AppendResult]], run: Run, out: Path
+) -> None:
+    """A directory that holds anything else is refused as it is."""
+    (out / UNFINISHED).mkdir(parents=True)
+    (out / "thesis.txt").write_text("the only copy")
+    with pytest.raises(NotAStoreError, match="not empty"):
+        run(stored[0])
+    assert {path.name for path in out.iterdir()} == {UNFINISHED, "thesis.txt"}
