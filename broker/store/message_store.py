@@ -14,8 +14,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, Self, final
 
@@ -46,15 +46,16 @@ from commitbus.commitlog.errors import (
 )
 from commitbus.commitlog.file_system import FileSystem, RealFileSystem
 from commitbus.commitlog.framed import FramedBatch
+from commitbus.commitlog.mapped_file import raise_refusal
 from commitbus.commitlog.recovery import Progress, no_progress
 from commitbus.commitlog.types import AppendResult, OutgoingMessage, PhysicalOffset, QueueOffset
 from commitbus.consumequeue.consume_queue import ConsumeQueue
-from commitbus.flush.checkpoint import CheckpointFile
+from commitbus.flush.checkpoint import CHECKPOINT_NAME, CheckpointFile
 from commitbus.flush.flush_service import FlushService
 from commitbus.flush.listeners import tell
 from commitbus.flush.policy import FlushMode
 from commitbus.flush.sealed import SealedSegment
-from commitbus.flush.watermark import DurableWatermark
+from commitbus.flush.watermark import WATERMARK_PATH, DurableWatermark
 
 __all__ = ["Arrival", "FetchResult", "FetchedUnit", "MessageStore", "StoreReader"]
 
@@ -181,7 +182,8 @@ class MessageStore(StoreReader):
             parts = open_parts(
                 directory, config, clock=clock, file_system=file_system, writable=True, undo=undo
             )
-            checkpoint_file = CheckpointFile(directory, file_system)
+            with _refusal_named(directory / CHECKPOINT_NAME):
+                checkpoint_file = CheckpointFile(directory, file_system)
             undo.callback(checkpoint_file.close)
             recovery = recover(
                 parts,
@@ -195,7 +197,8 @@ class MessageStore(StoreReader):
             if config.warm_queue_files:
                 for done in parts.queues.warm():
                     on_progress("warming consume queues", done, len(parts.queues.queues()))
-            watermark = DurableWatermark(directory, file_system)
+            with _refusal_named(directory / WATERMARK_PATH):
+                watermark = DurableWatermark(directory, file_system)
             undo.callback(watermark.close)
             watermark.publish(parts.log.flushed_where)
             store = cls(
@@ -472,3 +475,13 @@ class MessageStore(StoreReader):
     def _mark_closed(self) -> None:
         if self._is_settled:
             self._ownership.mark_closed()
+
+
+@contextmanager
+def _refusal_named(path: Path) -> Iterator[None]:
+    """Name the file for which there is no room: the system's own error does not."""
+    try:
+        yield
+    except OSError as error:
+        raise_refusal(error, path, 1)
+        raise

@@ -37,18 +37,19 @@ class Ownership:
             OSError: The lock file cannot be opened.
         """
         self._store, self._file_system = store, file_system
+        path = store / LOCK
         try:
-            lock = file_system.lock(store / LOCK)
+            lock = file_system.lock(path)
+            if lock is None:
+                raise StoreLockedError(store)
+            self._lock = lock
+            try:
+                self._fill(LOCK, _LOCK_CONTENT, replaces=False)
+            except BaseException:
+                self.release()
+                raise
         except OSError as error:
-            raise_refusal(error, store / LOCK, len(_LOCK_CONTENT))
-            raise
-        if lock is None:
-            raise StoreLockedError(store)
-        self._lock = lock
-        try:
-            self._fill(LOCK, _LOCK_CONTENT, replaces=False)
-        except BaseException:
-            self.release()
+            raise_refusal(error, path, len(_LOCK_CONTENT))
             raise
 
     def mark_in_use(self) -> None:

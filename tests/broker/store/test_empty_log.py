@@ -162,9 +162,9 @@ def test_retention_on_a_full_disk_makes_room_without_a_note() -> None:
     def fill_disk(process: Process) -> None:
         store = process.open(RARELY_SAVED)
         put(process, store, 90)
-        process.clock.error_ms += EXPIRED_MS
         store.seal_segment()
         process.faults.capacity_pages = disk.used_pages()
+        process.clock.error_ms += EXPIRED_MS
         let_all_go(process, store)
         process.scheduler.die()
 
