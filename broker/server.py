@@ -227,6 +227,9 @@ async def _open_state(
         )
     )
     async with _closing(store):
+        if store.full_disk is not None:
+            # Retention first: databases need room to be opened.
+            await trio.to_thread.run_sync(store.keep_house)
         metadata = await trio.to_thread.run_sync(
             lambda: MetadataStore(directory, clock=clock, file_system=file_system)
         )

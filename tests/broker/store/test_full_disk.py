@@ -12,22 +12,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
+from commitbus.broker.config import BrokerConfig
+from commitbus.broker.server import _open_state
 from commitbus.broker.store.check import check_store
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
+from commitbus.commitlog.clock import SystemClock
 from commitbus.commitlog.errors import DiskFullError, DiskRatioError
+from commitbus.commitlog.file_system import RealFileSystem
+from commitbus.commitlog.recovery import no_progress
 from commitbus.commitlog.retention import RetentionPolicy
 from commitbus.commitlog.types import OutgoingMessage
 from tests.failing_files import FailingFileSystem
 
 Make = Callable[..., OutgoingMessage]
-DISK_BYTES = 4 << 20
+DISK_BYTES = 96 << 20
+"""The journal of the groups' progress takes 64 MiB at most."""
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB."""
+    """A small file system of its own."""
     if os.geteuid() != 0:
         pytest.skip("only root may mount a file system")
     directory = tmp_path / "disk"
@@ -78,6 +85,26 @@ def test_retention_makes_room_for_a_store_that_is_opened_on_a_full_disk(
     store.put(make_message())
     store.close()
     assert check_store(directory).problems == []
+
+
+def test_a_broker_lets_retention_make_room_before_it_opens_its_databases(
+    small_disk: Path, config: StoreConfig, make_message: Make
+) -> None:
+    """SQLite needs some."""
+    directory = small_disk / "store"
+    with MessageStore.open(directory, config) as store:
+        while store.end_offset < 1 << 20:
+            store.put(make_message(body=bytes(1000), KEYS="k"))
+    settings = BrokerConfig(store_directory=directory, disk_force_percent=85)
+
+    async def start() -> int:
+        state = _open_state(settings, SystemClock(), RealFileSystem(), no_progress)
+        async with state as context:
+            return context.store.min_physical_offset
+
+    assert trio.run(start) == 0
+    fill(small_disk / "others")
+    assert trio.run(start) > 0
 
 
 def test_a_store_that_is_opened_on_a_full_disk_says_that_it_is_full(
