@@ -90,7 +90,7 @@ async def run_broker(
         _open_state(config, clock, file_system, on_progress) as state,
         trio.open_nursery() as services,
     ):
-        _stop_on_failure(state.store, stop, failures)
+        _stop_on_failure((state.store, state.metadata, state.progress), stop, failures)
         await services.start(run_messaging, state)
         rates = Rates(state.counters, clock)
         services.start_soon(rates.run)
@@ -193,8 +193,12 @@ async def _metrics(state: MessagingContext, latency: RpcLatency) -> AsyncIterato
         yield join_host_port(host, port)
 
 
-def _stop_on_failure(store: MessageStore, stop: trio.Event, failures: list[StoreError]) -> None:
-    """Set `stop` when the store fails: after that nothing can be promised."""
+def _stop_on_failure(
+    parts: Sequence[MessageStore | MetadataStore | ProgressTable],
+    stop: trio.Event,
+    failures: list[StoreError],
+) -> None:
+    """Set `stop` when one of these fails: after that nothing can be promised."""
     token = trio.lowlevel.current_trio_token()
 
     def fail(error: StoreError) -> None:
@@ -202,13 +206,14 @@ def _stop_on_failure(store: MessageStore, stop: trio.Event, failures: list[Store
         stop.set()
 
     def on_failure(error: StoreError) -> None:
-        # On a thread of the store. The run may be over already: then there is nobody to stop.
+        # On a thread of that part. The run may be over already: then there is nobody to stop.
         try:
             token.run_sync_soon(fail, error)
         except trio.RunFinishedError:
             _log.critical("the store failed while closing", exc_info=error)
 
-    store.add_failure_listener(on_failure)
+    for part in parts:
+        part.add_failure_listener(on_failure)
 
 
 @asynccontextmanager

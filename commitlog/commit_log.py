@@ -18,7 +18,7 @@ What this file must not know: when to flush, what a topic is allowed to do, cons
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, final
 
@@ -30,6 +30,7 @@ from commitbus.commitlog.errors import (
     MessageRefusedError,
     StoreClosedError,
     StoreReadOnlyError,
+    ThreadDiedError,
 )
 from commitbus.commitlog.file_preparer import FilePreparer
 from commitbus.commitlog.file_system import FileSystem
@@ -67,6 +68,12 @@ from commitbus.commitlog.types import (
 _NOT_WRITABLE: Final = -1
 
 _concatenate = b"".join
+
+
+def _tell_nobody(_: ThreadDiedError) -> None:
+    """Leave it to who appends next."""
+
+
 _pack_properties_length = PROPERTIES_LENGTH.pack
 _new = tuple.__new__
 """Half the cost of calling a `NamedTuple`, as it bypasses a `__new__` written in Python."""
@@ -117,7 +124,10 @@ class CommitLog(LogReader):
         self._store_flag = STORE_HOST_IPV6_FLAG if store_host.is_ipv6 else 0
         self._max_body_bytes = max_body_bytes
         self._max_record_bytes = file_size - BLANK_RECORD_BYTES
-        self._preparer = FilePreparer(self._files)
+        self.on_death: Callable[[ThreadDiedError], None] = _tell_nobody
+        """Called once, on the thread that prepares files, should that die. Appends are refused."""
+        self._death: ThreadDiedError | None = None
+        self._preparer = FilePreparer(self._files, self._die)
 
         # Below: changed under the writer lock only.
         self._lock = threading.Lock()
@@ -156,7 +166,9 @@ class CommitLog(LogReader):
             MessageRefusedError: The message breaks a limit. Nothing was appended.
             DiskFullError: The next file could not be created. Later appends try again.
             FlushFailedError: Nor could it be made durable. Likewise: nothing was in it.
-            StoreReadOnlyError: A flush failed, or the log was opened for reading.
+            StoreReadOnlyError: A flush failed, the thread that prepares files died, or the log was
+                opened for reading.
+            ThreadDiedError: That thread died while this call waited for it. Nothing was appended.
             StoreClosedError: The log was closed.
         """
         # In one piece, like `append_batch`: a step that both shared would cost a tenth of it.
@@ -372,6 +384,8 @@ class CommitLog(LogReader):
     def _check_appendable(self) -> None:
         if self._flush_error is not None:
             raise StoreReadOnlyError(str(self._flush_error))
+        if self._death is not None:
+            raise StoreReadOnlyError(str(self._death))
         if not self._takes_messages:
             raise StoreClosedError
         if not self._writable:
@@ -396,7 +410,13 @@ class CommitLog(LogReader):
             self._file.unmap()
         self._file, self._buffer = file, buffer
         self._base_offset, self._position = file.base_offset, position
+        # Until the preparer has said how much of this file is the writer's.
+        self._limit = _NOT_WRITABLE
         self._preparer.begin(file, position)
+
+    def _die(self, death: ThreadDiedError) -> None:
+        self._death = death
+        self.on_death(death)
 
     # Queue offsets
 
@@ -470,7 +490,7 @@ class CommitLog(LogReader):
                 return
             # A file that was prepared for the end before is none of the log's files yet.
             self._preparer.stop()
-            self._preparer = FilePreparer(self._files)
+            self._preparer = FilePreparer(self._files, self._die)
             self._files.truncate(end)
             file = self._files.find(end)
             if file is not None:

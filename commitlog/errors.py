@@ -97,6 +97,14 @@ class FlushFailedError(StoreError):
         super().__init__(f"flushing {path} failed: {cause.strerror or cause}")
 
 
+class ThreadDiedError(StoreError):
+    """A thread of the store ended by an exception that nobody expected: the store has failed."""
+
+    def __init__(self, thread: str, cause: BaseException) -> None:
+        self.thread, self.cause = thread, cause
+        super().__init__(f"the thread {thread} died: {cause!r}")
+
+
 class StoreReadOnlyError(StoreError):
     """The store takes no more messages, because a flush failed or it was opened for reading."""
 

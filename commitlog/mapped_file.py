@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
@@ -323,7 +324,9 @@ class MappedFile:
             # First, and under the lock: nobody then opens a file that is not there any more.
             self._deleted = True
             self._file = None
-        self._file_system.remove(self.path)
+        # Somebody else may have removed it before: that must not keep other files.
+        with suppress(FileNotFoundError):
+            self._file_system.remove(self.path)
         self.close()
 
     def _descriptor(self) -> File:

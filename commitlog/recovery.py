@@ -89,19 +89,23 @@ def recover_abnormally(
     *,
     durable_watermark: PhysicalOffset | None,
     trusted_timestamp: int,
+    trusted_offset: PhysicalOffset | None = None,
     cut_directory: Path | None = None,
     on_progress: Progress = no_progress,
 ) -> RecoveryOutcome:
     """Recover a log whose process or machine died.
 
-    Begins with the newest file whose first record was stored at or before the trusted time, but
-    no later than with the file of the last durable byte.
+    Begins with the file of the trusted offset, without one with the newest file whose first record
+    was stored at or before the trusted time; but no later than with the file of the last durable
+    byte.
 
     Args:
         log: Just opened. One that was opened for reading gets its end set, and is not changed.
         durable_watermark: Below it every byte was synced; None if nobody noted it.
         trusted_timestamp: The smaller of the checkpoint's physic and logics timestamps: what was
             stored until then is in the log and in the consume queues.
+        trusted_offset: What lies before it is in the log and in the consume queues. Better than a
+            time: a clock that was ahead gives all later records the same one.
         cut_directory: Where cut bytes are put aside; `commitbus/cut` beside the log's directory
             when None.
         on_progress: Called now and then.
@@ -112,7 +116,10 @@ def recover_abnormally(
         ReadFailedError: The disk does not give back a block. Nothing is changed.
         DiskFullError: There is no room to put the cut bytes aside.
     """
-    first = _index_of_trusted(log, trusted_timestamp)
+    if trusted_offset is not None:
+        first = _index_of_last_durable(log, trusted_offset)
+    else:
+        first = _index_of_trusted(log, trusted_timestamp)
     if durable_watermark is not None:
         first = min(first, _index_of_last_durable(log, durable_watermark))
     return _Recovery(log, durable_watermark, cut_directory, on_progress).run(first)

@@ -7,9 +7,9 @@
               |  deleteWhen |  any hour     |  unexpired    |  sends     |
 ```
 
-Only a log file as a whole goes, the oldest first, never the one that is written. Its time is the
-store timestamp of its last record. (RocketMQ takes the file's modification time, which a copy of
-the store or a restored backup changes.) Source of hours and percentages: RocketMQ's
+Only a log file as a whole goes, the oldest first, never the one that is written. How old it is, is
+told by `FileAges`. (RocketMQ takes the file's modification time, which a copy of the store, a
+restored backup or a wrong clock changes.) Source of hours and percentages: RocketMQ's
 `fileReservedTime`, `deleteWhen`, `diskMaxUsedSpaceRatio`, `diskSpaceCleanForciblyRatio` and
 `diskSpaceWarningLevelRatio`.
 """
@@ -33,7 +33,7 @@ class RetentionPolicy:
     """How long messages are kept, and what a full disk changes about it."""
 
     reserved_hours: int = 48
-    """`fileReservedTime`: a file whose last message is older has expired."""
+    """`fileReservedTime`: a file that was ended longer ago has expired."""
     delete_hours: frozenset[int] = frozenset({4})
     """`deleteWhen`: the hours of the day, local time, in which expired files go."""
     delete_percent: int = 75
@@ -50,8 +50,9 @@ class StoredFile(NamedTuple):
 
     base_offset: PhysicalOffset
     size_bytes: int
-    last_store_timestamp: int | None
-    """Of its last record, in milliseconds; None if that cannot be told, as in a damaged file."""
+    age_ms: int | None
+    """How long ago it was ended, in milliseconds; None if that is not known yet: it does not
+    expire."""
 
 
 @final
@@ -87,7 +88,6 @@ def files_to_delete(
     files: Sequence[StoredFile],
     usage: DiskUsage,
     *,
-    now_ms: int,
     local_hour: int,
 ) -> int:
     """Return how many of the files go, counted from the first.
@@ -96,13 +96,12 @@ def files_to_delete(
         policy: What is configured.
         files: What may go: every file but the one that is written, oldest first.
         usage: Of the disk that holds them.
-        now_ms: The present, in milliseconds since 1970.
-        local_hour: Its hour of the day, 0 to 23, where the operator lives.
+        local_hour: The hour of the day, 0 to 23, where the operator lives.
     """
     used_percent = usage.used_percent
     expired = 0
     if local_hour in policy.delete_hours or used_percent >= policy.delete_percent:
-        expired = _count_expired(files, now_ms - policy.reserved_hours * HOUR_MS)
+        expired = _count_expired(files, policy.reserved_hours * HOUR_MS)
     if policy.force_percent >= NEVER_PERCENT or used_percent < policy.force_percent:
         return expired
     count, free_bytes = 0, usage.free_bytes
@@ -118,9 +117,9 @@ def is_too_full(policy: RetentionPolicy, usage: DiskUsage) -> bool:
     return policy.refuse_percent < NEVER_PERCENT and usage.used_percent >= policy.refuse_percent
 
 
-def _count_expired(files: Sequence[StoredFile], before_ms: int) -> int:
+def _count_expired(files: Sequence[StoredFile], reserved_ms: int) -> int:
     for count, file in enumerate(files):
         # The oldest go first, so one that must stay keeps all behind it.
-        if file.last_store_timestamp is None or file.last_store_timestamp >= before_ms:
+        if file.age_ms is None or file.age_ms <= reserved_ms:
             return count
     return len(files)

@@ -23,10 +23,12 @@ from typing import Final, final
 
 from commitbus.commitlog.errors import FlushFailedError, NotAStoreError
 from commitbus.commitlog.file_system import FileSystem
+from commitbus.flush.flushed_offsets import FlushedOffsets, FlushedOffsetsFile
 
 CHECKPOINT_NAME: Final = "checkpoint"
 FILE_BYTES: Final = 4096
 _MARGIN_MS: Final = 3000
+_ANY_OFFSET: Final = 1 << 62
 _FIELDS: Final = struct.Struct(">qqqqq")
 
 
@@ -90,12 +92,12 @@ def read_checkpoint(store: Path, file_system: FileSystem) -> StoreCheckpoint | N
 
 @final
 class CheckpointFile:
-    """The writer's side. One thread at a time."""
+    """The writer's side, of the note of physical offsets beside it too. One thread at a time."""
 
-    __slots__ = ("_file",)
+    __slots__ = ("_file", "_flushed")
 
     def __init__(self, store: Path, file_system: FileSystem) -> None:
-        """Open the file, creating it with zeros, its block allocated: `save` needs no more room.
+        """Open both files, creating them with zeros, allocated: `save` needs no more room.
 
         Raises:
             NotAStoreError: Something else lies where the file should be.
@@ -109,22 +111,47 @@ class CheckpointFile:
             if self._file.size() != FILE_BYTES:
                 self._file.allocate(0, FILE_BYTES)
                 self._file.truncate(FILE_BYTES)
+            self._flushed = FlushedOffsetsFile(store, file_system)
         except BaseException:
             self._file.close()
             raise
 
-    def save(self, checkpoint: StoreCheckpoint) -> None:
+    def save(self, checkpoint: StoreCheckpoint, flushed: FlushedOffsets | None = None) -> None:
         """Write and fdatasync. 40 bytes lie in one sector, so a power cut cannot tear them.
+
+        Args:
+            checkpoint: What is vouched for.
+            flushed: The same as physical offsets. Without them, those that were vouched for before
+                are taken back.
 
         Raises:
             FlushFailedError: It failed. Never try again.
         """
+        # They count together with this checkpoint only, and the checkpoint without them is vague.
+        if flushed is None:
+            self._flushed.take_back()
+        else:
+            self._flushed.save(flushed, checkpoint)
         try:
             self._file.pwrite(checkpoint.encode(), 0)
             self._file.sync_data()
         except OSError as error:
             raise FlushFailedError(self._file.path, error) from error
 
+    def take_back_offsets(
+        self, *, queues_end: int = _ANY_OFFSET, index_end: int = _ANY_OFFSET
+    ) -> None:
+        """Vouch for nothing behind these physical offsets any more; the timestamps stay.
+
+        To be called before it is derived anew: where all timestamps are the same, because a clock
+        was ahead, they may say that it is not vouched for while the offsets say that it is.
+
+        Raises:
+            FlushFailedError: It failed. Never try again.
+        """
+        self._flushed.take_back(queues_end, index_end)
+
     def close(self) -> None:
         """Close; `save` has synced."""
+        self._flushed.close()
         self._file.close()

@@ -5,7 +5,8 @@ the requests that arrive meanwhile are covered by the next round. ASYNC_FLUSH is
 a pause before each round, cut short when too many bytes wait. An idle store wakes nobody.
 
 A failed fsync ends it for good. The kernel may have dropped the dirty pages and would report
-success the next time, so a second attempt proves nothing.
+success the next time, so a second attempt proves nothing. Any other exception on the thread ends
+it as well, and is a failure of the store too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, final
 
-from commitbus.commitlog.errors import FlushFailedError
+from commitbus.commitlog.errors import FlushFailedError, StoreError
+from commitbus.commitlog.service_thread import ServiceThread
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.doorbell import Doorbell
 from commitbus.flush.listeners import tell
@@ -41,7 +43,8 @@ class FlushService:
     """Flushes a target on a thread of its own, and tells who waits for it.
 
     Listeners run on the flush thread: the next round starts only when they have returned, so they
-    do no more than pass the number on. What they raise is logged.
+    do no more than pass the number on. What they raise is logged; but for a MemoryError, which ends
+    the thread: somebody may not have heard what he waits for.
     """
 
     def __init__(
@@ -57,10 +60,10 @@ class FlushService:
         self._stopping = False
         self._advanced = threading.Condition()
         self._durable = target.flushed_where
-        self._failure: FlushFailedError | None = None
+        self._failure: StoreError | None = None
         self._listeners: tuple[Callable[[PhysicalOffset], None], ...] = ()
-        self._failure_listeners: tuple[Callable[[FlushFailedError], None], ...] = ()
-        self._thread = threading.Thread(target=self._run, name="commitbus-flush", daemon=True)
+        self._failure_listeners: tuple[Callable[[StoreError], None], ...] = ()
+        self._thread = ServiceThread("commitbus-flush", self._run, self._fail)
 
     @property
     def durable(self) -> PhysicalOffset:
@@ -68,7 +71,7 @@ class FlushService:
         return self._durable
 
     @property
-    def failure(self) -> FlushFailedError | None:
+    def failure(self) -> StoreError | None:
         """The failure that ended flushing, if one did."""
         return self._failure
 
@@ -76,8 +79,8 @@ class FlushService:
         """Call `listener` with the durable end after each successful flush that moved it."""
         self._listeners = (*self._listeners, listener)
 
-    def add_failure_listener(self, listener: Callable[[FlushFailedError], None]) -> None:
-        """Call `listener`, once, should a flush fail."""
+    def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
+        """Call `listener`, once, should a flush fail or the thread die."""
         self._failure_listeners = (*self._failure_listeners, listener)
 
     def start(self) -> None:
@@ -99,6 +102,7 @@ class FlushService:
 
         Raises:
             FlushFailedError: It never will, because a flush failed.
+            ThreadDiedError: It never will, because the thread died.
         """
         with self._advanced:
             self._advanced.wait_for(lambda: self._durable >= end or self._failure, timeout_s)
@@ -113,8 +117,7 @@ class FlushService:
         self._stopping = True
         self._requested.ring()
         self._hurry.ring()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
 
     def _run(self) -> None:
         pause_s = (
@@ -134,10 +137,7 @@ class FlushService:
         try:
             durable = self._target.flush()
         except FlushFailedError as error:
-            with self._advanced:
-                self._failure = error
-                self._advanced.notify_all()
-            tell(self._failure_listeners, error)
+            self._fail(error)
             return
         if durable == self._durable:
             return
@@ -146,3 +146,11 @@ class FlushService:
             self._durable = durable
             self._advanced.notify_all()
         tell(self._listeners, durable)
+
+    def _fail(self, failure: StoreError) -> None:
+        with self._advanced:
+            if self._failure is not None:
+                return
+            self._failure = failure
+            self._advanced.notify_all()
+        tell(self._failure_listeners, failure)

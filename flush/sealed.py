@@ -19,7 +19,8 @@ A boundary is the physical offset of the first record at or behind each MiB of t
 smallest store timestamp from it to the next one: where a reader may begin, and what it may skip.
 The CRC covers what no record's own does: headers and properties.
 
-A manifest appears in one step, after its log file is durable. One that is lost is made again.
+A manifest appears in one step, after its log file is durable. One that is lost is made again, in
+the next round of housekeeping.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, final
@@ -289,5 +291,18 @@ class SealedSegments:
         """
         gone = [base for base in self._max_store_timestamps if base < physical_offset]
         for base_offset in sorted(gone):
-            self._file_system.remove(manifest_path(self._store, base_offset))
+            # Somebody else may have removed it before.
+            with suppress(FileNotFoundError):
+                self._file_system.remove(manifest_path(self._store, base_offset))
+            del self._max_store_timestamps[base_offset]
+
+    def forget_lost(self) -> None:
+        """Hold those files for not sealed whose manifests somebody has removed.
+
+        Raises:
+            OSError: The directory cannot be read.
+        """
+        names = self._file_system.list_names(self._store / SEALED_PATH)
+        there = set(map(base_offset_of, names))
+        for base_offset in self._max_store_timestamps.keys() - there:
             del self._max_store_timestamps[base_offset]

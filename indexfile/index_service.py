@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import final
@@ -73,6 +74,7 @@ class IndexService:
         # kill can come between two keys of one message.
         self._entries_there = 0
         self._last_full_timestamp = 0
+        self._last_full_offset = PhysicalOffset(0)
         self._has_removed = False
         self._closed = False
 
@@ -109,6 +111,11 @@ class IndexService:
     def last_full_timestamp(self) -> int:
         """Store timestamp up to which full files hold everything and were flushed; 0 = unknown."""
         return self._last_full_timestamp
+
+    @property
+    def last_full_offset(self) -> PhysicalOffset:
+        """Physical offset up to which full files hold everything and were flushed; 0 = unknown."""
+        return self._last_full_offset
 
     def paths(self) -> list[Path]:
         """Return the files, oldest first."""
@@ -175,7 +182,9 @@ class IndexService:
                             return found
         return found
 
-    def discard_after(self, trusted_timestamp: int) -> None:
+    def discard_after(
+        self, trusted_timestamp: int, trusted_end: PhysicalOffset | None = None
+    ) -> None:
         """After an unclean stop: keep of the files that nothing vouches for what is intact.
 
         Full files that end at or before `trusted_timestamp` (the checkpoint's index timestamp)
@@ -183,13 +192,18 @@ class IndexService:
         all messages are stored at one time until it has caught up. The first other file is cut
         back to before the first entry that did not reach the disk, its slots are derived again,
         and later files are removed.
+
+        With `trusted_end` the physical offsets are compared with that instead: they always rise.
         """
         assert self._writable
         with self._flush_lock, self._lock:
             last_end = -1
+            trusted = trusted_timestamp if trusted_end is None else trusted_end
             for position, file in enumerate(self._files):
-                if file.is_full and last_end < trusted_timestamp >= file.header.end_timestamp:
-                    last_end = file.header.end_timestamp
+                header = file.header
+                end = header.end_timestamp if trusted_end is None else header.end_physical_offset
+                if file.is_full and last_end < trusted >= end:
+                    last_end = end
                     continue
                 self._shorten(position, intact_count(file))
                 break
@@ -232,6 +246,7 @@ class IndexService:
                 self._sync_directories()
             if full:
                 self._last_full_timestamp = full[-1].header.end_timestamp
+                self._last_full_offset = PhysicalOffset(full[-1].header.end_physical_offset)
 
     def close(self) -> None:
         """Unmap and close every file. Does not flush. Idempotent."""
@@ -388,7 +403,9 @@ class IndexService:
     def _remove(self, position: int) -> None:
         file = self._files.pop(position)
         file.close()
-        self._file_system.remove(file.path)
+        # Somebody else may have removed it before: that must not keep other files.
+        with suppress(FileNotFoundError):
+            self._file_system.remove(file.path)
         self._has_removed = True
 
 

@@ -58,6 +58,8 @@ CODES: Final[Mapping[type[Exception], pb.Code]] = {
     store.DiskRatioError: pb.INTERNAL_SERVER_ERROR,
     # The message may be in the log and may survive: the client must treat the outcome as unknown.
     store.FlushFailedError: pb.MASTER_PERSISTENCE_TIMEOUT,
+    # Likewise: it may have been the thread that would have made the message durable.
+    store.ThreadDiedError: pb.MASTER_PERSISTENCE_TIMEOUT,
     store.StoreReadOnlyError: pb.INTERNAL_SERVER_ERROR,
     store.StoreClosedError: pb.INTERNAL_SERVER_ERROR,
     store.ReadFailedError: pb.INTERNAL_SERVER_ERROR,

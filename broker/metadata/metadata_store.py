@@ -7,7 +7,7 @@ that makes it returns, and seen in memory from then on. `config/topics.json` and
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, final
@@ -26,6 +26,7 @@ from commitbus.broker.metadata.setting_table import SettingTable
 from commitbus.broker.metadata.sqlite_thread import Schema, SqliteThread
 from commitbus.broker.metadata.topics import TopicConfig, decode_topic, encode_topic
 from commitbus.commitlog.clock import Clock
+from commitbus.commitlog.errors import StoreError
 from commitbus.commitlog.file_system import FileSystem
 
 MIRROR_INTERVAL_S: Final = 1.0
@@ -164,6 +165,10 @@ class MetadataStore:
         """
         async with self._writing:
             await self._groups.delete(name, self._thread)
+
+    def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
+        """Call `listener`, once, on another thread, should the database's thread die."""
+        self._thread.add_failure_listener(listener)
 
     def close(self) -> None:
         """Bring the mirrors up to date and close the database. A second call does nothing."""

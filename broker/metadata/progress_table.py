@@ -56,7 +56,7 @@ from commitbus.broker.metadata.rocketmq_config import (
 )
 from commitbus.broker.metadata.sqlite_thread import SqliteThread
 from commitbus.commitlog.clock import Clock
-from commitbus.commitlog.errors import StoreClosedError
+from commitbus.commitlog.errors import StoreClosedError, StoreError
 from commitbus.commitlog.file_system import FileSystem
 
 IN_FLIGHT_MAX_DEFAULT: Final = 10_000
@@ -158,6 +158,11 @@ class ProgressTable:
             self._journal.close()
             raise
         self._thread = thread
+
+    def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
+        """Call `listener`, once, on another thread, should the database's thread die."""
+        assert self._thread is not None, "it is open"
+        self._thread.add_failure_listener(listener)
 
     def close(self) -> None:
         """Save everything, write the mirror, close the files. A second call does nothing.

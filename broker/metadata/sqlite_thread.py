@@ -2,6 +2,9 @@
 
 SQLite waits for the disk, the trio thread never does: work is handed over as functions of the
 database and awaited. One writer per file also means that no job ever meets a locked database.
+
+An error of a job belongs to whoever handed it over. Anything else that is raised on the thread ends
+it; then all who wait get an error, now and later, and so does the broker, which stops.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final, TypeVar, final
@@ -20,7 +25,9 @@ import trio
 from sqlite_utils import Database
 
 from commitbus.broker.metadata.errors import StateFileError, StateVersionError, StateWriteError
-from commitbus.commitlog.errors import StoreClosedError
+from commitbus.commitlog.errors import StoreClosedError, StoreError, ThreadDiedError
+from commitbus.commitlog.service_thread import ServiceThread
+from commitbus.flush.listeners import tell
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +68,10 @@ class _Job:
             self.error = error
         self._done()
 
+    def fail(self, error: Exception) -> None:
+        self.error = self.error or error
+        self._done()
+
 
 @final
 class SqliteThread:
@@ -80,7 +91,18 @@ class SqliteThread:
         StateFileError: The file is no database of ours, or is damaged.
     """
 
-    __slots__ = ("_closed", "_database", "_jobs", "_path", "_thread", "_tick", "_tick_interval_s")
+    __slots__ = (
+        "_closed",
+        "_current",
+        "_database",
+        "_failure",
+        "_failure_listeners",
+        "_jobs",
+        "_path",
+        "_thread",
+        "_tick",
+        "_tick_interval_s",
+    )
 
     def __init__(
         self,
@@ -95,7 +117,11 @@ class SqliteThread:
         self._database = _open(path, schema, sync_commits=sync_commits)
         self._closed = False
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name=f"sqlite {path.name}", daemon=True)
+        # The job at which the thread is.
+        self._current: _Job | None = None
+        self._failure: ThreadDiedError | None = None
+        self._failure_listeners: tuple[Callable[[StoreError], None], ...] = ()
+        self._thread = ServiceThread(f"sqlite {path.name}", self._serve, self._die)
         self._thread.start()
 
     @property
@@ -103,11 +129,18 @@ class SqliteThread:
         """The database file."""
         return self._path
 
+    def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
+        """Call `listener`, once, on the thread, should it die; at once if it has died."""
+        self._failure_listeners = (*self._failure_listeners, listener)
+        if self._failure is not None:
+            tell((listener,), self._failure)
+
     def run_sync(self, work: Callable[[Database], T]) -> T:
         """Run `work` on the thread and wait for it without trio: at open, at close, in tests.
 
         Raises:
             StateWriteError: SQLite could not do it; a transaction of `work` was rolled back.
+            ThreadDiedError: The thread died; whether the work was done is unknown.
             StoreClosedError: `close` was called.
         """
         done, results = threading.Event(), list[T]()
@@ -125,13 +158,14 @@ class SqliteThread:
 
         Raises:
             StateWriteError: SQLite could not do it; a transaction of `work` was rolled back.
+            ThreadDiedError: The thread died; whether the work was done is unknown.
             StoreClosedError: `close` was called.
         """
         done, results = trio.Event(), list[T]()
         token = trio.lowlevel.current_trio_token()
         job = _Job(
             lambda database: results.append(work(database)),
-            lambda: token.run_sync_soon(done.set),
+            partial(_call_soon, token, done.set),
         )
         self._hand_over(job)
         with trio.CancelScope(shield=True):
@@ -160,11 +194,18 @@ class SqliteThread:
             self._closed = True
             self._jobs.put(None)
             self._thread.join()
+            if self._failure is not None:
+                self._database.close()
 
     def _hand_over(self, job: _Job) -> None:
         if self._closed:
             raise StoreClosedError
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
         self._jobs.put(job)
+        if self._failure is not None:
+            # It died meanwhile, and may have looked for those who wait before this one came.
+            self._fail_waiting(self._failure)
 
     def _raise_error(self, job: _Job) -> None:
         if isinstance(job.error, sqlite3.Error):
@@ -177,6 +218,19 @@ class SqliteThread:
             self._tick(database)
         except Exception:  # noqa: BLE001 - who hands over the next job must not wait for the dead
             _log.exception("tick failed", extra={"file": str(self._path)})
+
+    def _die(self, failure: ThreadDiedError) -> None:
+        self._failure = failure
+        if self._current is not None:
+            self._current.fail(failure)
+        self._fail_waiting(failure)
+        tell(self._failure_listeners, failure)
+
+    def _fail_waiting(self, failure: ThreadDiedError) -> None:
+        with suppress(Empty):
+            while True:
+                if (job := self._jobs.get_nowait()) is not None:
+                    job.fail(failure)
 
     def _serve(self) -> None:
         next_tick_s = time.monotonic() + self._tick_interval_s
@@ -192,13 +246,21 @@ class SqliteThread:
                 continue
             if job is None:
                 break
+            self._current = job
             job.run(self._database)
+            self._current = None
         # The last connection to close checkpoints the write-ahead log into the database.
         self._database.close()
 
 
 def _nothing() -> None:
     """Nobody waits."""
+
+
+def _call_soon(token: trio.lowlevel.TrioToken, function: Callable[[], object]) -> None:
+    # A run that has ended has nobody left who waits.
+    with suppress(trio.RunFinishedError):
+        token.run_sync_soon(function)
 
 
 def _open(path: Path, schema: Schema, *, sync_commits: bool) -> Database:

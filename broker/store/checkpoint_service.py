@@ -11,10 +11,12 @@ from collections.abc import Callable
 from typing import Protocol, final
 
 from commitbus.broker.store.reput import DispatchedTo
-from commitbus.commitlog.errors import FlushFailedError
+from commitbus.commitlog.errors import FlushFailedError, StoreError
+from commitbus.commitlog.service_thread import ServiceThread
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.checkpoint import CheckpointFile, StoreCheckpoint
 from commitbus.flush.doorbell import Doorbell
+from commitbus.flush.flushed_offsets import FlushedOffsets
 from commitbus.flush.listeners import tell
 from commitbus.flush.watermark import DurableWatermark
 
@@ -32,6 +34,10 @@ class FlushableIndex(Flushable, Protocol):
     @property
     def last_full_timestamp(self) -> int:
         """Store timestamp up to which full files were flushed."""
+
+    @property
+    def last_full_offset(self) -> PhysicalOffset:
+        """Physical offset up to which full files were flushed."""
 
 
 @final
@@ -57,11 +63,11 @@ class CheckpointService:
         self._stopped = threading.Event()
         self._saving = threading.Lock()
         self._failure: FlushFailedError | None = None
-        self._failure_listeners: tuple[Callable[[FlushFailedError], None], ...] = ()
-        self._thread = threading.Thread(target=self._run, name="commitbus-checkpoint", daemon=True)
+        self._failure_listeners: tuple[Callable[[StoreError], None], ...] = ()
+        self._thread = ServiceThread("commitbus-checkpoint", self._run, self._fail)
 
-    def add_failure_listener(self, listener: Callable[[FlushFailedError], None]) -> None:
-        """Call `listener`, once, should a flush fail."""
+    def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
+        """Call `listener`, once, should a flush fail or the thread die."""
         self._failure_listeners = (*self._failure_listeners, listener)
 
     def start(self) -> None:
@@ -76,8 +82,7 @@ class CheckpointService:
         """End the thread without a last checkpoint."""
         self._stopped.set()
         self._bell.ring()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
 
     def save_now(self) -> None:
         """Save on this thread, beside the service's own. Tells the failure listeners as that does.
@@ -115,13 +120,13 @@ class CheckpointService:
         self._index.flush()
         self._wait_durable(dispatched.physical_offset)
         self._watermark.sync()
-        self._file.save(
-            StoreCheckpoint(
-                physic_msg_timestamp=dispatched.store_timestamp,
-                logics_msg_timestamp=dispatched.store_timestamp,
-                index_msg_timestamp=self._index.last_full_timestamp,
-            )
+        checkpoint = StoreCheckpoint(
+            physic_msg_timestamp=dispatched.store_timestamp,
+            logics_msg_timestamp=dispatched.store_timestamp,
+            index_msg_timestamp=self._index.last_full_timestamp,
         )
+        offsets = FlushedOffsets(dispatched.physical_offset, self._index.last_full_offset)
+        self._file.save(checkpoint, offsets)
 
     def _run(self) -> None:
         try:
@@ -131,4 +136,7 @@ class CheckpointService:
                     return
                 self.save()
         except FlushFailedError as error:
-            tell(self._failure_listeners, error)
+            self._fail(error)
+
+    def _fail(self, failure: StoreError) -> None:
+        tell(self._failure_listeners, failure)

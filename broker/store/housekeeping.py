@@ -7,7 +7,8 @@ Every ten seconds, as in RocketMQ, and when a file has become full and durable:
    that lead into them. Who reads such a file keeps it until done: it is only unlinked.
 3. Full, durable files without a manifest get one, each in one step, the oldest first.
 
-Nothing here may fail the store. What the disk refuses is logged, and tried again in the next round.
+What the disk refuses does not fail the store: it is logged, and tried again in the next round. An
+exception that nobody expected does, as on every thread of the store.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from commitbus.commitlog.errors import (
     DiskRatioError,
     StoreError,
 )
+from commitbus.commitlog.file_ages import FileAges
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.mapped_file import MappedFile
 from commitbus.commitlog.retention import (
@@ -38,9 +40,11 @@ from commitbus.commitlog.retention import (
     files_to_delete,
     is_too_full,
 )
+from commitbus.commitlog.service_thread import ServiceThread
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
 from commitbus.flush.doorbell import Doorbell
+from commitbus.flush.listeners import tell
 from commitbus.flush.sealed import SealedSegment, SealedSegments, describe, read_manifest
 from commitbus.indexfile.index_service import IndexService
 
@@ -79,11 +83,11 @@ class Housekeeping:
             index: Likewise.
             retention: What goes; None keeps everything and refuses nothing.
             seal_after_s: Age at which a log file is ended, 0 for never.
-            needed_from: What lies behind this offset is yet to be dispatched, and stays.
+            needed_from: What lies behind this offset is yet to come into the queues, and stays.
             before_deletion: Makes durable what is dispatched: where the log has no message of a
                 queue any more, its last unit alone tells the queue's end. StoreError.
             on_roll: Called when a file was ended before it was full.
-            clock: For the age of files.
+            clock: For the ages of files.
             file_system: What holds the store.
         """
         self._store, self._log, self._queues, self._index = store, log, queues, index
@@ -92,6 +96,9 @@ class Housekeeping:
         self._before_deletion = before_deletion
         self._clock, self._file_system = clock, file_system
         self._sealed = SealedSegments(store, file_system)
+        self._ages = FileAges(store, clock, file_system)
+        # The file that is written, and when on the monotonic clock a record was first seen in it.
+        self._begun: tuple[int, float] | None = None
         self._unsealable: set[int] = set()
         self._seal_from = 0
         self._is_loaded = False
@@ -108,10 +115,13 @@ class Housekeeping:
         self._guard = threading.Lock()
         self._bell = Doorbell()
         self._stopping = False
-        self._thread = threading.Thread(
-            target=self._run, name="commitbus-housekeeping", daemon=True
-        )
+        self._failure_listeners: tuple[Callable[[StoreError], None], ...] = ()
+        self._thread = ServiceThread("commitbus-housekeeping", self._run, self._fail)
         self._look_at_disk()
+
+    def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
+        """Call `listener`, once, should the thread die."""
+        self._failure_listeners = (*self._failure_listeners, listener)
 
     def start(self) -> None:
         """Start the thread."""
@@ -126,8 +136,7 @@ class Housekeeping:
         """End the thread; a file that is being sealed is left for the next start."""
         self._stopping = True
         self._bell.ring()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
 
     def run_once(self) -> None:
         """Do a whole round now, on this thread."""
@@ -169,9 +178,13 @@ class Housekeeping:
             self.run_once()
             self._bell.wait(INTERVAL_S)
 
+    def _fail(self, failure: StoreError) -> None:
+        tell(self._failure_listeners, failure)
+
     def _round(self) -> None:
         with self._guard:
             self._load()
+            self._sealed.forget_lost()
         self._retain()
         if self._is_seal_due() and self._log.roll() is not None:
             self._on_roll()
@@ -203,12 +216,22 @@ class Housekeeping:
         return not self._stopping
 
     def _is_seal_due(self) -> bool:
-        """Return whether the file that is written is to be ended. Never where room is short."""
+        """Return whether the file that is written is to be ended. Never where room is short.
+
+        Its age is what its first record says, or the time since that was first seen if the clock
+        was set back meanwhile: a file that is ended too early does no harm, one that never is does.
+        """
         files = self._log.files.files
         if not self._seal_after_ms or not files or self.refusal is not None:
             return False
         stored_at = self._first_store_timestamp(files[-1])
-        return stored_at is not None and self._clock.now_ms() - stored_at >= self._seal_after_ms
+        if stored_at is None:
+            return False
+        now_s = self._clock.monotonic_s()
+        if self._begun is None or self._begun[0] != files[-1].base_offset:
+            self._begun = (files[-1].base_offset, now_s)
+        seen_ms = (now_s - self._begun[1]) * 1000
+        return max(seen_ms, self._clock.now_ms() - stored_at) >= self._seal_after_ms
 
     # Retention
 
@@ -217,16 +240,11 @@ class Housekeeping:
         policy, usage = self._retention, self._look_at_disk()
         if policy is None or usage is None:
             return
-        now_ms = self._clock.now_ms()
+        now_s = self._clock.now_ms() / 1000
         with self._guard:
             files = self._deletable_files()
-            count = files_to_delete(
-                policy,
-                files,
-                usage,
-                now_ms=now_ms,
-                local_hour=datetime.fromtimestamp(now_ms / 1000).astimezone().hour,
-            )
+            local_hour = datetime.fromtimestamp(now_s).astimezone().hour
+            count = files_to_delete(policy, files, usage, local_hour=local_hour)
             if count:
                 last = files[count - 1]
                 self._delete_before(PhysicalOffset(last.base_offset + last.size_bytes))
@@ -250,19 +268,28 @@ class Housekeeping:
 
     def _deletable_files(self) -> list[StoredFile]:
         """Return every file that nobody needs any more but readers, oldest first."""
+        ended = self._log.files.files[:-1]
+        self._ages.look([file.base_offset for file in ended], self._last_store_timestamp)
         needed_from = min(self._needed_from(), self._log.flushed_where)
-        files = self._log.files.files
-        found: list[StoredFile] = []
-        for number, file in enumerate(files[:-1], 1):
-            if file.base_offset + file.size_bytes > needed_from:
-                break
-            last = self._sealed.max_store_timestamp(file.base_offset)
-            if last is None:
-                # Not sealed yet, or damaged: no younger than the first record behind it.
-                firsts = map(self._first_store_timestamp, files[number:])
-                last = next((first for first in firsts if first is not None), None)
-            found.append(StoredFile(PhysicalOffset(file.base_offset), file.size_bytes, last))
-        return found
+        return [
+            StoredFile(
+                PhysicalOffset(file.base_offset),
+                file.size_bytes,
+                self._ages.age_ms(file.base_offset),
+            )
+            for file in ended
+            if file.base_offset + file.size_bytes <= needed_from
+        ]
+
+    def _last_store_timestamp(self, base_offset: int) -> int | None:
+        """Return when the last record of an ended file was stored, None if that cannot be told."""
+        last = self._sealed.max_store_timestamp(base_offset)
+        if last is not None:
+            return last
+        # Not sealed yet, or damaged: no younger than the first record behind it.
+        behind = (file for file in self._log.files.files if file.base_offset > base_offset)
+        firsts = map(self._first_store_timestamp, behind)
+        return next((first for first in firsts if first is not None), None)
 
     def _first_store_timestamp(self, file: MappedFile) -> int | None:
         """Return when the first record of a file was stored, None if that cannot be told."""

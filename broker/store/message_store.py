@@ -102,6 +102,7 @@ class MessageStore(StoreReader):
             parts.queues,
             parts.index,
             lambda: self.confirm_offset,
+            log_begin=lambda: parts.log.min_offset,
             dispatched_to=recovery.dispatched_to,
             index_from=recovery.index_from,
             clock=clock,
@@ -122,7 +123,7 @@ class MessageStore(StoreReader):
             parts.index,
             retention=config.retention,
             seal_after_s=config.seal_after_s,
-            needed_from=self._dispatched_and_indexed_to,
+            needed_from=lambda: self._reput.dispatched_to.physical_offset,
             before_deletion=self._checkpoints.save_now,
             on_roll=self._rolled,
             clock=clock,
@@ -130,15 +131,34 @@ class MessageStore(StoreReader):
         )
         self._is_sync = config.flush.mode is FlushMode.SYNC_FLUSH
         self._request_flush, self._wake_reput = self._flush.request, self._reput.wake
+        self._connect()
+        self._start()
+
+    def _connect(self) -> None:
+        """Let the services hear of each other, and the store of their failures."""
         self._flush.add_listener(self._housekeeping.flushed)
         if self._is_sync:
             self._flush.add_listener(lambda _: self._reput.wake())
         self._reput.add_arrival_listener(lambda _: self._checkpoints.request())
+        self._flush.add_failure_listener(self._reput.confirm_no_more)
         self._flush.add_failure_listener(self._on_failure)
         self._reput.add_failure_listener(self._on_failure)
         self._checkpoints.add_failure_listener(self._on_failure)
-        for service in (self._flush, self._reput, self._checkpoints, self._housekeeping):
-            service.start()
+        self._housekeeping.add_failure_listener(self._on_failure)
+        self._log.on_death = self._on_failure
+
+    def _start(self) -> None:
+        """Start the threads, all or none.
+
+        Raises:
+            RuntimeError: The system allows no more threads.
+        """
+        with ExitStack() as started:
+            for service in (self._flush, self._reput, self._checkpoints, self._housekeeping):
+                # Should the system allow no further thread, those that run must end.
+                service.start()
+                started.callback(service.stop)
+            started.pop_all()
         # Of what was just recovered: the queues are not synced while somebody waits for the start.
         self._checkpoints.request()
 
@@ -253,7 +273,9 @@ class MessageStore(StoreReader):
             MessageRefusedError: It breaks a limit of the format.
             DiskFullError: There is no room for it, or for its place in a queue.
             DiskRatioError: The disk is fuller than the configured limit.
-            StoreReadOnlyError: A flush failed before, or messages can no longer be dispatched.
+            StoreReadOnlyError: A flush failed before, messages can no longer be dispatched, or a
+                thread of the store died.
+            ThreadDiedError: The thread that prepares files died just now; nothing was appended.
             StoreClosedError: The store was closed.
         """
         if self._closed or self._failure or self._reput.full_disk or self._housekeeping.refusal:
@@ -301,9 +323,6 @@ class MessageStore(StoreReader):
     def _rolled(self) -> None:
         self._flush.request(self._log.end_offset)
         self._reput.wake()
-
-    def _dispatched_and_indexed_to(self) -> PhysicalOffset:
-        return min(self._reput.dispatched_to.physical_offset, self._reput.indexed_to)
 
     def seal_segment(self) -> SealedSegment | None:
         """End the log file that is written, make it durable, and write its manifest.
@@ -397,7 +416,8 @@ class MessageStore(StoreReader):
         """Block until the watermark reaches `end`; return False at the time limit.
 
         Raises:
-            FlushFailedError: It never will.
+            FlushFailedError: It never will, because a flush failed.
+            ThreadDiedError: It never will, because the flush thread died.
         """
         return self._flush.wait_durable(end, timeout_s)
 
@@ -405,7 +425,9 @@ class MessageStore(StoreReader):
         """Block until everything below `end` can be fetched; return False at the time limit.
 
         Raises:
-            ReputFailedError: It never will be.
+            ReputFailedError: It never will be, because dispatching failed.
+            FlushFailedError: It never will be, because a flush failed.
+            ThreadDiedError: It never will be, because the flush thread died.
         """
         return self._reput.wait_dispatched(end, timeout_s)
 

@@ -2,7 +2,8 @@
 
 The queues come first: when the index is behind (its files were lost, or a power cut took them),
 new messages are dispatched to the queues as they come and the index catches up in between, so that
-rebuilding it delays nobody.
+rebuilding it delays nobody. Nor does retention wait for the index: messages that are deleted before
+it has them need no entry, and it goes on where the log begins then.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol, final
 
 from commitbus.commitlog.clock import Clock
-from commitbus.commitlog.errors import DiskFullError, StoreError
+from commitbus.commitlog.errors import DiskFullError, StoreError, ThreadDiedError
 from commitbus.commitlog.kernels import DispatchBatch, DispatchColumns
 from commitbus.commitlog.record_format import (
     TRANSACTION_FLAGS,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLED_BACK,
 )
+from commitbus.commitlog.service_thread import ServiceThread
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.flush.doorbell import Doorbell
 from commitbus.flush.listeners import tell
@@ -60,7 +62,7 @@ class Arrival(NamedTuple):
 class ReputFailedError(StoreError):
     """Messages can no longer be dispatched: what is acknowledged would not be delivered."""
 
-    def __init__(self, physical_offset: int, cause: Exception) -> None:
+    def __init__(self, physical_offset: int, cause: BaseException) -> None:
         self.physical_offset, self.cause = physical_offset, cause
         super().__init__(f"dispatching from physical offset {physical_offset} failed: {cause!r}")
 
@@ -100,12 +102,13 @@ class Reput:
         index: DispatchTarget,
         confirm_offset: Callable[[], PhysicalOffset],
         *,
+        log_begin: Callable[[], PhysicalOffset],
         dispatched_to: DispatchedTo,
         index_from: PhysicalOffset,
         clock: Clock,
     ) -> None:
         self._log, self._queues, self._index = log, queues, index
-        self._confirm_offset = confirm_offset
+        self._confirm_offset, self._log_begin = confirm_offset, log_begin
         self._dispatched = dispatched_to
         self._indexed_to = index_from
         self._clock = clock
@@ -122,9 +125,10 @@ class Reput:
         """Why the queues stand still until there is room on the disk, None while they do not."""
         self._caught_up = threading.Condition()
         self._failure: ReputFailedError | None = None
+        self._end_of_confirming: StoreError | None = None
         self._arrival_listeners: tuple[Callable[[Sequence[Arrival]], None], ...] = ()
         self._failure_listeners: tuple[Callable[[StoreError], None], ...] = ()
-        self._thread = threading.Thread(target=self._run, name="commitbus-reput", daemon=True)
+        self._thread = ServiceThread("commitbus-reput", self._run, self._fail)
 
     @property
     def dispatched_to(self) -> DispatchedTo:
@@ -149,21 +153,37 @@ class Reput:
         self._thread.start()
         self._bell.ring()
 
+    def confirm_no_more(self, failure: StoreError) -> None:
+        """Hear why the confirm offset will not move any more. What is below it is dispatched."""
+        with self._caught_up:
+            self._end_of_confirming = failure
+            self._caught_up.notify_all()
+
     def wait_dispatched(self, end: PhysicalOffset, timeout_s: float | None = None) -> bool:
         """Block until the queues hold everything below `end`; return False at the time limit.
 
         Raises:
-            ReputFailedError: They never will.
+            ReputFailedError: They never will, because dispatching failed.
+            FlushFailedError: They never will, because a flush failed, so that it is not confirmed.
+            ThreadDiedError: Likewise.
         """
 
         def is_over() -> bool:
-            return self._dispatched.physical_offset >= end or self._failure is not None
+            is_dispatched = self._dispatched.physical_offset >= end
+            return is_dispatched or self._failure is not None or is_never_confirmed()
+
+        def is_never_confirmed() -> bool:
+            return self._end_of_confirming is not None and end > self._confirm_offset()
 
         with self._caught_up:
             self._caught_up.wait_for(is_over, timeout_s)
         if self._failure is not None:
             raise self._failure
-        return self._dispatched.physical_offset >= end
+        if self._dispatched.physical_offset >= end:
+            return True
+        if self._end_of_confirming is not None and is_never_confirmed():
+            raise self._end_of_confirming
+        return False
 
     def stop(self) -> None:
         """Fill the queues up to the confirm offset and end the thread.
@@ -173,22 +193,18 @@ class Reput:
         """
         self._stopping = True
         self._bell.ring()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
 
     def _run(self) -> None:
-        try:
-            while True:
-                waits_for_room = self.full_disk is not None or self._index_resumes_s > 0
-                self._bell.wait(FULL_DISK_RETRY_S if waits_for_room else None)
-                # Read before the work: what was confirmed before stop() is then still dispatched.
-                last = self._stopping
-                while self._fill_queues() or self._fill_index():
-                    self._gather()
-                if last:
-                    return
-        except Exception as error:  # noqa: BLE001 - whatever it was, the server must hear of it
-            self._fail(error)
+        while True:
+            waits_for_room = self.full_disk is not None or self._index_resumes_s > 0
+            self._bell.wait(FULL_DISK_RETRY_S if waits_for_room else None)
+            # Read before the work: what was confirmed before stop() is then still dispatched.
+            last = self._stopping
+            while self._fill_queues() or self._fill_index():
+                self._gather()
+            if last:
+                return
 
     def _gather(self) -> None:
         """Let messages that come fast add up, unless more than a batch of them waits already.
@@ -229,12 +245,20 @@ class Reput:
 
     def _fill_index(self) -> bool:
         """Take one batch to an index that is behind the queues. False: it is not, or must wait."""
-        start, end = self._indexed_to, self._dispatched.physical_offset
+        # What retention has deleted meanwhile needs no entry any more.
+        start = self._indexed_to = max(self._indexed_to, self._log_begin())
+        end = self._dispatched.physical_offset
         if self._stopping and end - start > LEFT_UNINDEXED_BYTES:
             return False
         if start >= end or self._clock.monotonic_s() < self._index_resumes_s:
             return False
-        self._put_index(*self._next_batch(start, end))
+        try:
+            requests, reached = self._next_batch(start, end)
+        except StoreError:
+            if self._log_begin() > start:
+                return True  # Retention deletes these messages just now: on from what is left.
+            raise
+        self._put_index(requests, reached)
         return True
 
     def _next_batch(
@@ -260,10 +284,9 @@ class Reput:
         self._index_resumes_s = 0.0
         self._indexed_to = end
 
-    def _fail(self, cause: Exception) -> None:
-        failure = ReputFailedError(self._dispatched.physical_offset, cause)
-        failure.__cause__ = cause
-        _logger.critical("dispatching failed", exc_info=cause)
+    def _fail(self, death: ThreadDiedError) -> None:
+        failure = ReputFailedError(self._dispatched.physical_offset, death.cause)
+        failure.__cause__ = death.cause
         with self._caught_up:
             self._failure = failure
             self._caught_up.notify_all()

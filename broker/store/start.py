@@ -1,8 +1,10 @@
 """From files in a directory to a log, queues and an index that agree with each other.
 
 1. The sizes of the files are taken from the files.
-2. The log is recovered: from its third-last file after a clean stop, else from the newest file
-   that the checkpoint vouches for; what is torn above the durable watermark is cut.
+2. The log is recovered: from its third-last file after a clean stop, else from the file up to which
+   our own note beside the checkpoint says that everything was flushed; in a store without one, as
+   RocketMQ's, from the newest file that the checkpoint's timestamps vouch for. What is torn above
+   the durable watermark is cut.
 3. After a clean stop the queues are taken as they are. After an unclean one, the units of messages
    that the checkpoint does not vouch for are derived from the log anew: a power cut may have left
    any mixture of old and new pages of them. Either way the queues are then filled up to the log's
@@ -48,6 +50,7 @@ from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
 from commitbus.consumequeue.errors import DispatchError
 from commitbus.consumequeue.unit_format import CqUnit
 from commitbus.flush.checkpoint import CheckpointFile, StoreCheckpoint, read_checkpoint
+from commitbus.flush.flushed_offsets import read_flushed_offsets
 from commitbus.flush.watermark import read_durable_watermark
 from commitbus.indexfile.index_service import IndexService
 
@@ -179,17 +182,9 @@ def recover(
         if queues.dispatched_to > log.end_offset:
             queues.truncate(log.end_offset)
     else:
-        outcome = recover_abnormally(
-            log,
-            durable_watermark=watermark,
-            trusted_timestamp=checkpoint.trusted_timestamp,
-            cut_directory=store / CUT,
-            on_progress=on_progress,
+        outcome = _recover_after_crash(
+            parts, store, watermark, checkpoint, file_system=file_system, on_progress=on_progress
         )
-        if watermark is not None:
-            write_again(log, watermark)
-        queues.truncate(trusted_queue_end(parts, outcome.start, checkpoint.trusted_timestamp))
-        index.discard_after(checkpoint.index_msg_timestamp)
     begin, end = log.min_offset, log.end_offset
     queues.settle_deleted(begin, end)
     queues.delete_before(begin)
@@ -220,6 +215,39 @@ def recover(
     )
 
 
+def _recover_after_crash(
+    parts: StoreParts,
+    store: Path,
+    watermark: PhysicalOffset | None,
+    checkpoint: StoreCheckpoint,
+    *,
+    file_system: FileSystem,
+    on_progress: Progress,
+) -> RecoveryOutcome:
+    """Recover the log, and cut queues and index back to what is vouched for. As `recover`."""
+    log, queues = parts.log, parts.queues
+    flushed = read_flushed_offsets(store, checkpoint, watermark, file_system)
+    outcome = recover_abnormally(
+        log,
+        durable_watermark=watermark,
+        trusted_timestamp=checkpoint.trusted_timestamp,
+        trusted_offset=flushed.queues_end if flushed else None,
+        cut_directory=store / CUT,
+        on_progress=on_progress,
+    )
+    if watermark is not None:
+        write_again(log, watermark)
+    if flushed is not None:
+        queues_end = PhysicalOffset(min(max(flushed.queues_end, outcome.start), log.end_offset))
+    else:
+        queues_end = trusted_queue_end(parts, outcome.start, checkpoint.trusted_timestamp)
+    queues.truncate(queues_end)
+    parts.index.discard_after(
+        checkpoint.index_msg_timestamp, flushed.index_end if flushed else None
+    )
+    return outcome
+
+
 @final
 class Promise:
     """What the checkpoint vouches for, taken back before it ceases to be true.
@@ -238,6 +266,9 @@ class Promise:
         stored_at = self._stored_at(start)
         if stored_at < self._checkpoint.trusted_timestamp:
             self._save(replace(self._checkpoint, logics_msg_timestamp=stored_at))
+        else:
+            # Offsets tell messages apart that a clock which was ahead gave one time.
+            self._file.take_back_offsets(queues_end=start)
 
     def take_back_index(self, start: PhysicalOffset) -> None:
         """Vouch, durably, for no index file, if any is missing from `start` on. FlushFailedError.
@@ -246,6 +277,8 @@ class Promise:
         """
         if self._stored_at(start) < self._checkpoint.index_msg_timestamp:
             self._save(replace(self._checkpoint, index_msg_timestamp=0))
+        else:
+            self._file.take_back_offsets(index_end=start)
 
     def _stored_at(self, start: PhysicalOffset) -> int:
         """Return when the first message from `start` on was stored; without any, later than all.
@@ -273,8 +306,12 @@ def find_end(log: CommitLog, store: Path, file_system: FileSystem) -> None:
         recover_normally(log, durable_watermark=watermark)
         return
     checkpoint = read_checkpoint(store, file_system) or StoreCheckpoint()
+    flushed = read_flushed_offsets(store, checkpoint, watermark, file_system)
     recover_abnormally(
-        log, durable_watermark=watermark, trusted_timestamp=checkpoint.trusted_timestamp
+        log,
+        durable_watermark=watermark,
+        trusted_timestamp=checkpoint.trusted_timestamp,
+        trusted_offset=flushed.queues_end if flushed else None,
     )
     if watermark is not None and log.min_offset <= watermark < log.end_offset:
         log.truncate(watermark)

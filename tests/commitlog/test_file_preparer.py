@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 
 from commitbus.commitlog import file_preparer
+from commitbus.commitlog.errors import ThreadDiedError
 from commitbus.commitlog.file_preparer import FilePreparer
-from commitbus.commitlog.mapped_file import FilePolicy
+from commitbus.commitlog.mapped_file import FilePolicy, MappedFile
 from commitbus.commitlog.mapped_file_queue import MappedFileQueue
+from commitbus.commitlog.service_thread import ServiceThread
 
 SIZE = 1 << 14
 STEP = 1024
@@ -110,3 +113,77 @@ def test_the_next_file_is_there_from_the_middle_of_the_current_one(
     assert following.base_offset == SIZE
     files.add(following)
     preparer.begin(following, 0)
+
+
+def test_a_death_is_told_to_the_writer_and_to_the_owner(
+    files: MappedFileQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that waits for the thread goes on with an error, at once and ever after."""
+    monkeypatch.setattr(file_preparer, "FIRST_AHEAD_BYTES", 2 * STEP)
+    begun, goes_on = threading.Event(), threading.Event()
+    deaths: list[ThreadDiedError] = []
+
+    def warm(*_: object) -> None:
+        begun.set()
+        goes_on.wait(10)
+        raise MemoryError
+
+    monkeypatch.setattr(MappedFile, "warm", warm)
+    preparer = FilePreparer(files, deaths.append)
+    preparer.begin(files.file_for_append(0), 0)
+    preparer.advance(1)
+    assert begun.wait(10)
+    threading.Timer(0.05, goes_on.set).start()
+    with pytest.raises(ThreadDiedError, match="commitlog-preparer died: MemoryError"):
+        preparer.advance(SIZE // 2)
+    for call in (lambda: preparer.advance(2), lambda: preparer.next_file(SIZE)):
+        with pytest.raises(ThreadDiedError):
+            call()
+    assert len(deaths) == 1
+    preparer.stop()
+
+
+def test_the_writer_goes_on_while_the_next_file_is_created(
+    files: MappedFileQueue, preparer: FilePreparer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fsync of that file takes as long as the disk likes: only who needs the file waits."""
+    begun, goes_on = threading.Event(), threading.Event()
+    new_file = files.new_file
+
+    def slow_new_file(self: MappedFileQueue, base_offset: int) -> MappedFile:
+        begun.set()
+        assert goes_on.wait(10)
+        return new_file(base_offset)
+
+    monkeypatch.setattr(MappedFileQueue, "new_file", slow_new_file)
+    end = 0
+    while not begun.wait(0.01):
+        end += STEP
+        preparer.advance(end)
+    assert end < SIZE
+    # This would wait for ever if it waited for the file.
+    preparer.advance(SIZE - 8)
+    goes_on.set()
+    files.add(preparer.next_file(SIZE))
+    assert files.end_of_files == 2 * SIZE
+
+
+def test_without_a_further_thread_the_writer_works_alone(
+    files: MappedFileQueue, preparer: FilePreparer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds its bytes cold and creates files itself; once there is a thread again, it helps."""
+    start = ServiceThread.start
+
+    def refuse(_: ServiceThread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ServiceThread, "start", refuse)
+    preparer.advance(SIZE - 8)
+    file = preparer.next_file(SIZE)
+    files.add(file)
+    file.map()
+    preparer.begin(file, 0)
+    monkeypatch.setattr(ServiceThread, "start", start)
+    preparer.advance(1)
+    settle(preparer)
+    assert preparer._frontier > 1

@@ -17,18 +17,17 @@ from commitbus.commitlog.retention import (
 )
 from commitbus.commitlog.types import PhysicalOffset
 
-NOW_MS = 1_700_000_000_000
 SIZE = 100
 POLICY = RetentionPolicy()
 
 
 def files(*ages_in_hours: float | None) -> list[StoredFile]:
-    """Files whose last messages are this old."""
+    """Files that were ended so long ago."""
     return [
         StoredFile(
             PhysicalOffset(number * SIZE),
             SIZE,
-            None if age is None else NOW_MS - round(age * HOUR_MS),
+            None if age is None else round(age * HOUR_MS),
         )
         for number, age in enumerate(ages_in_hours)
     ]
@@ -37,7 +36,7 @@ def files(*ages_in_hours: float | None) -> list[StoredFile]:
 def deleted(stored: list[StoredFile], *, used: int, hour: int, total: int = 1000) -> int:
     """How many go when `used` of `total` bytes are taken."""
     usage = DiskUsage(total, total - used)
-    return files_to_delete(POLICY, stored, usage, now_ms=NOW_MS, local_hour=hour)
+    return files_to_delete(POLICY, stored, usage, local_hour=hour)
 
 
 def test_expired_files_go_in_their_hour_only() -> None:
@@ -83,7 +82,7 @@ def test_messages_are_refused_from_the_limit_on() -> None:
     off = RetentionPolicy(force_percent=100, refuse_percent=100)
     assert not is_too_full(off, DiskUsage(1000, 0))
     usage = DiskUsage(1000, 0)
-    assert files_to_delete(off, files(1), usage, now_ms=NOW_MS, local_hour=4) == 0
+    assert files_to_delete(off, files(1), usage, local_hour=4) == 0
 
 
 def test_a_file_system_without_a_size_is_never_full() -> None:

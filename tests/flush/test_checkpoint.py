@@ -11,6 +11,7 @@ import pytest
 
 from commitbus.commitlog.errors import FlushFailedError, NotAStoreError
 from commitbus.commitlog.file_system import RealFileSystem
+from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.checkpoint import (
     CHECKPOINT_NAME,
     FILE_BYTES,
@@ -19,6 +20,7 @@ from commitbus.flush.checkpoint import (
     decode_checkpoint,
     read_checkpoint,
 )
+from commitbus.flush.flushed_offsets import FlushedOffsets, read_flushed_offsets
 from tests.failing_files import FailingFileSystem
 
 FILES = RealFileSystem()
@@ -94,3 +96,18 @@ def test_rocketmqs_own_file_is_read(shared_dir: Path) -> None:
         index_msg_timestamp=0x1A1FCD18E2D,
     )
     assert checkpoint.encode() == data[:40]
+
+
+def test_offsets_are_taken_back_with_a_checkpoint_that_has_none(tmp_path: Path) -> None:
+    """Such a one is saved before what was flushed is derived anew; its times may be the same."""
+    file = CheckpointFile(tmp_path, FILES)
+    checkpoint, durable = StoreCheckpoint(1000, 1000, 10), PhysicalOffset(200)
+    file.save(checkpoint, FlushedOffsets(PhysicalOffset(100), PhysicalOffset(50)))
+    assert read_flushed_offsets(tmp_path, checkpoint, durable, FILES) is not None
+    file.take_back_offsets(queues_end=60)
+    lowered = FlushedOffsets(PhysicalOffset(60), PhysicalOffset(50))
+    assert read_flushed_offsets(tmp_path, checkpoint, durable, FILES) == lowered
+    file.save(checkpoint)
+    file.close()
+    assert read_checkpoint(tmp_path, FILES) == checkpoint
+    assert read_flushed_offsets(tmp_path, checkpoint, durable, FILES) is None

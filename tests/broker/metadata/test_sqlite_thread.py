@@ -6,15 +6,17 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from sqlite_utils import Database
 
 from commitbus.broker.metadata.errors import StateFileError, StateVersionError, StateWriteError
-from commitbus.broker.metadata.sqlite_thread import Schema, SqliteThread
-from commitbus.commitlog.errors import StoreClosedError
+from commitbus.broker.metadata.sqlite_thread import Schema, SqliteThread, _call_soon, _Job
+from commitbus.commitlog.errors import StoreClosedError, StoreError, ThreadDiedError
 
 SCHEMA = Schema(0x7465_7374, 3, "CREATE TABLE t (n INTEGER PRIMARY KEY); CREATE TABLE u (n)")
 Open = Callable[..., SqliteThread]
@@ -212,3 +214,53 @@ def test_a_database_cut_anywhere_is_refused_or_opens_whole(
         (tmp_path / "x.db").write_bytes(data[:length])
         with pytest.raises(StateFileError):
             open_thread()
+
+
+def test_a_death_of_the_thread_ends_every_wait(
+    open_thread: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the job that it was at, of those behind, and of all that come later; told once."""
+    thread = open_thread()
+    deaths: list[StoreError] = []
+    thread.add_failure_listener(deaths.append)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def die(_: Database) -> None:
+        begun.set()
+        assert goes_on.wait(10)
+        raise SystemExit
+
+    async def run() -> None:
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(expect_death, die)
+                await trio.to_thread.run_sync(begun.wait)
+                nursery.start_soon(expect_death, _insert(1))
+                await trio.testing.wait_all_tasks_blocked()
+                goes_on.set()
+            await expect_death(_insert(2))
+
+    async def expect_death(work: Callable[[Database], None]) -> None:
+        with pytest.raises(ThreadDiedError, match=r"sqlite x.db died: SystemExit"):
+            await thread.run(work)
+
+    trio.run(run)
+    with pytest.raises(ThreadDiedError):
+        thread.run_sync(_insert(3))
+    assert len(deaths) == 1
+    thread.add_failure_listener(deaths.append)
+    assert deaths == [deaths[0]] * 2
+    thread.close()
+    assert open_thread().run_sync(_all) == []
+
+
+def test_a_trio_run_that_ended_first_kills_no_thread(open_thread: Open) -> None:
+    """As one that crashes may: its job is done, and nobody hears of it."""
+    thread = open_thread()
+
+    async def token_of_this_run() -> trio.lowlevel.TrioToken:
+        return trio.lowlevel.current_trio_token()
+
+    token = trio.run(token_of_this_run)
+    thread._hand_over(_Job(_insert(1), partial(_call_soon, token, lambda: None)))
+    assert thread.run_sync(_all) == [1]

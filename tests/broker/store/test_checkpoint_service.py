@@ -11,10 +11,14 @@ import pytest
 
 from commitbus.broker.store.checkpoint_service import CheckpointService
 from commitbus.broker.store.reput import DispatchedTo
-from commitbus.commitlog.errors import FlushFailedError
+from commitbus.commitlog.errors import FlushFailedError, StoreError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.checkpoint import CheckpointFile, StoreCheckpoint, read_checkpoint
+from commitbus.flush.flushed_offsets import (
+    FlushedOffsets,
+    read_flushed_offsets,
+)
 from commitbus.flush.watermark import DurableWatermark
 
 PATIENCE_S = 20
@@ -30,7 +34,7 @@ class Surroundings:
         self.dispatched = DispatchedTo(PhysicalOffset(100), 1111)
         self.failure: FlushFailedError | None = None
         self.saved = threading.Event()
-        self.last_full_timestamp = 99
+        self.last_full_timestamp, self.last_full_offset = 99, PhysicalOffset(90)
         self.service = CheckpointService(
             CheckpointFile(directory, FILES),
             DurableWatermark(directory, FILES),
@@ -89,7 +93,7 @@ def test_it_saves_within_the_interval_when_asked(surroundings: Surroundings) -> 
 
 def test_a_failed_flush_is_told_and_promises_nothing(surroundings: Surroundings) -> None:
     """The file stays as it was."""
-    failures: list[FlushFailedError] = []
+    failures: list[StoreError] = []
     told = threading.Event()
 
     surroundings.service.add_failure_listener(failures.append)
@@ -100,3 +104,12 @@ def test_a_failed_flush_is_told_and_promises_nothing(surroundings: Surroundings)
     assert told.wait(PATIENCE_S)
     assert failures == [surroundings.failure]
     assert surroundings.checkpoint == StoreCheckpoint()
+
+
+def test_it_notes_physical_offsets_with_the_checkpoint(surroundings: Surroundings) -> None:
+    """Those of before the flushes, as the timestamps."""
+    surroundings.service.save()
+    found = read_flushed_offsets(
+        surroundings.directory, StoreCheckpoint(1111, 1111, 99), PhysicalOffset(100), FILES
+    )
+    assert found == FlushedOffsets(PhysicalOffset(100), PhysicalOffset(90))

@@ -13,7 +13,13 @@ import pytest
 from commitbus.broker.store import reput as module
 from commitbus.broker.store.reput import Arrival, DispatchedTo, Reput, ReputFailedError, arrivals_of
 from commitbus.commitlog.clock import SystemClock
-from commitbus.commitlog.errors import CorruptRecordError, DiskFullError, StoreError
+from commitbus.commitlog.errors import (
+    CorruptRecordError,
+    DiskFullError,
+    FlushFailedError,
+    OffsetOutOfRangeError,
+    StoreError,
+)
 from commitbus.commitlog.kernels import DispatchColumns
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
 
@@ -36,6 +42,7 @@ class FakeLog:
     def __init__(self) -> None:
         self.confirmed = PhysicalOffset(0)
         self.rotten_from = 1 << 62
+        self.begin = PhysicalOffset(0)
 
     def read(
         self, start: PhysicalOffset, end: PhysicalOffset, max_count: int
@@ -77,6 +84,7 @@ class Bench:
             self.queues,
             self.index,
             lambda: self.log.confirmed,
+            log_begin=lambda: self.log.begin,
             dispatched_to=start,
             index_from=PhysicalOffset(index_from),
             clock=SystemClock(),
@@ -209,3 +217,52 @@ def test_arrivals_name_each_queue_once_and_no_hidden_message() -> None:
         Arrival("T", 1, QueueOffset(6)),
     ]
     assert arrivals_of([]) == []
+
+
+def test_an_index_that_is_behind_goes_on_where_the_log_begins() -> None:
+    """Retention does not wait for it: what was deleted needs no entry."""
+    bench = Bench()
+    bench.index.is_full = True
+    with bench.running() as reput:
+        assert reput.wait_dispatched(bench.confirm(6), PATIENCE_S)
+        assert bench.index.refused.wait(PATIENCE_S)
+        bench.log.begin = PhysicalOffset(40)
+        bench.index.is_full = False
+        while reput.indexed_to < 60:
+            assert not reput.wait_dispatched(PhysicalOffset(61), 0.001)
+    assert bench.queues.numbers == list(range(6))
+    assert bench.index.numbers == [4, 5]
+
+
+def test_what_is_deleted_while_it_is_read_for_the_index_is_passed_over() -> None:
+    """A record that is still there and cannot be read is a failure, though."""
+    bench = Bench(DispatchedTo(PhysicalOffset(60), 0))
+    original, reads = bench.log.read, list[int]()
+
+    def read(
+        start: PhysicalOffset, end: PhysicalOffset, max_count: int
+    ) -> tuple[list[DispatchRequest], PhysicalOffset]:
+        reads.append(start)
+        if start < 40:
+            bench.log.begin = PhysicalOffset(40)
+            raise OffsetOutOfRangeError("physical offset", start, 40, 60)
+        return original(start, end, max_count)
+
+    bench.log.read = read  # type: ignore[method-assign] # the deletion of this test
+    with bench.running() as reput:
+        while reput.indexed_to < 60:
+            assert not reput.wait_dispatched(PhysicalOffset(61), 0.001)
+    assert reads == [0, 40]
+    assert bench.index.numbers == [4, 5]
+
+
+def test_who_waits_for_what_is_never_confirmed_is_told() -> None:
+    """What is confirmed already still comes."""
+    bench = Bench()
+    failure = FlushFailedError(Path("log"), OSError(5, "Input/output error"))
+    with bench.running() as reput:
+        end = bench.confirm(3)
+        reput.confirm_no_more(failure)
+        assert reput.wait_dispatched(end, PATIENCE_S)
+        with pytest.raises(FlushFailedError):
+            reput.wait_dispatched(PhysicalOffset(end + 1))

@@ -17,6 +17,7 @@ from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import AppendResult, OutgoingMessage, QueueOffset
 from commitbus.consumequeue.unit_format import UNIT_BYTES
 from commitbus.flush.checkpoint import StoreCheckpoint, read_checkpoint
+from commitbus.flush.flushed_offsets import FLUSHED_PATH
 from commitbus.flush.policy import FlushMode
 from commitbus.flush.watermark import WATERMARK_PATH, read_durable_watermark
 
@@ -118,7 +119,8 @@ def test_a_power_cut_loses_only_what_was_not_flushed(
         torn.physical_offset % 65536 + 50,
         bytes(64),
     )
-    # Nothing vouches for the units of the last seconds: of one queue they are gone.
+    # Timestamps vouch for no units of the last seconds: of one queue they are gone.
+    (copy / FLUSHED_PATH).unlink()
     for file in (copy / "consumequeue" / "TopicA" / "1").iterdir():
         file.write_bytes(bytes(2000))
     for file in sorted((copy / "index").iterdir())[1:]:

@@ -1,0 +1,59 @@
+"""A thread of the store that nobody may lose without hearing of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import final
+
+from commitbus.commitlog.errors import ThreadDiedError
+
+_logger = logging.getLogger(__name__)
+
+
+@final
+class ServiceThread:
+    """Runs a service on a thread of its own; an exception that ends it is reported, whatever it is.
+
+    A thread that is gone does its part of the work no more, and whoever waits for that part would
+    wait for ever. So the service passes the error to its waiters, and to the store, which fails.
+    """
+
+    __slots__ = ("_name", "_on_death", "_service", "_thread")
+
+    def __init__(
+        self, name: str, service: Callable[[], None], on_death: Callable[[ThreadDiedError], None]
+    ) -> None:
+        """Make the thread; it runs `service` from `start` on.
+
+        Args:
+            name: Of the thread.
+            service: Returns when the service was stopped.
+            on_death: Called on the thread, once, if `service` raises.
+        """
+        self._name, self._service, self._on_death = name, service, on_death
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            RuntimeError: The system allows no more threads.
+        """
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the thread to end, if it was started. The service must have been told to."""
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._service()
+        except BaseException as cause:
+            error = ThreadDiedError(self._name, cause)
+            error.__cause__ = cause
+            # Before anything else that may fail, as writing to the log may when memory is short.
+            self._on_death(error)
+            _logger.critical("a thread of the store died", exc_info=cause)
