@@ -28,9 +28,10 @@ from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.errors import (
     FlushFailedError,
     MessageRefusedError,
+    ReadFailedError,
     StoreClosedError,
+    StoreError,
     StoreReadOnlyError,
-    ThreadDiedError,
 )
 from commitbus.commitlog.file_preparer import FilePreparer
 from commitbus.commitlog.file_system import FileSystem
@@ -70,7 +71,7 @@ _NOT_WRITABLE: Final = -1
 _concatenate = b"".join
 
 
-def _tell_nobody(_: ThreadDiedError) -> None:
+def _tell_nobody(_: StoreError) -> None:
     """Leave it to who appends next."""
 
 
@@ -124,10 +125,11 @@ class CommitLog(LogReader):
         self._store_flag = STORE_HOST_IPV6_FLAG if store_host.is_ipv6 else 0
         self._max_body_bytes = max_body_bytes
         self._max_record_bytes = file_size - BLANK_RECORD_BYTES
-        self.on_death: Callable[[ThreadDiedError], None] = _tell_nobody
-        """Called once, on the thread that prepares files, should that die. Appends are refused."""
-        self._death: ThreadDiedError | None = None
-        self._preparer = FilePreparer(self._files, self._die)
+        self.on_failure: Callable[[StoreError], None] = _tell_nobody
+        """Called on the thread that fails, once appending has ended for good: the thread that
+        prepares files died, or the page where the log goes on does not come back from the disk."""
+        self._failure: StoreError | None = None
+        self._preparer = FilePreparer(self._files, self._fail)
 
         # Below: changed under the writer lock only.
         self._lock = threading.Lock()
@@ -169,6 +171,8 @@ class CommitLog(LogReader):
             StoreReadOnlyError: A flush failed, the thread that prepares files died, or the log was
                 opened for reading.
             ThreadDiedError: That thread died while this call waited for it. Nothing was appended.
+            ReadFailedError: The disk does not give back the page where the log goes on. Likewise.
+            OutOfResourcesError: The process may open no more files. Later appends try again.
             StoreClosedError: The log was closed.
         """
         # In one piece, like `append_batch`: a step that both shared would cost a tenth of it.
@@ -378,14 +382,13 @@ class CommitLog(LogReader):
             self._roll()
         end = self._position + size
         limit = min(self._preparer.advance(end), self._max_record_bytes)
-        assert self._file is not None, "there is a file to append to"
-        self._limit = self._file.hold(self._position, end, limit)
+        self._limit = self._hold(end, limit)
 
     def _check_appendable(self) -> None:
         if self._flush_error is not None:
             raise StoreReadOnlyError(str(self._flush_error))
-        if self._death is not None:
-            raise StoreReadOnlyError(str(self._death))
+        if self._failure is not None:
+            raise StoreReadOnlyError(str(self._failure))
         if not self._takes_messages:
             raise StoreClosedError
         if not self._writable:
@@ -398,7 +401,7 @@ class CommitLog(LogReader):
         if self._file is not None:
             rest = self._files.file_size - self._position
             end = self._position + BLANK_RECORD_BYTES
-            self._file.hold(self._position, end, end)
+            self._hold(end, end)
             SIZE_AND_MAGIC.pack_into(self._buffer, self._position, 0, BLANK_MAGIC_CODE)
             SIZE.pack_into(self._buffer, self._position, rest)
         self._files.add(following)
@@ -414,9 +417,24 @@ class CommitLog(LogReader):
         self._limit = _NOT_WRITABLE
         self._preparer.begin(file, position)
 
-    def _die(self, death: ThreadDiedError) -> None:
-        self._death = death
-        self.on_death(death)
+    def _hold(self, end: int, limit: int) -> int:
+        """Under the lock: make sure that stores up to `end` meet no page that must be read first.
+
+        Return up to where that is so, at most `limit`.
+
+        Raises:
+            ReadFailedError: The disk does not give a page back; nothing can be appended any more.
+        """
+        assert self._file is not None, "there is a file to append to"
+        try:
+            return self._file.hold(self._position, end, limit)
+        except ReadFailedError as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, failure: StoreError) -> None:
+        self._failure = failure
+        self.on_failure(failure)
 
     # Queue offsets
 
@@ -490,7 +508,7 @@ class CommitLog(LogReader):
                 return
             # A file that was prepared for the end before is none of the log's files yet.
             self._preparer.stop()
-            self._preparer = FilePreparer(self._files, self._die)
+            self._preparer = FilePreparer(self._files, self._fail)
             self._files.truncate(end)
             file = self._files.find(end)
             if file is not None:

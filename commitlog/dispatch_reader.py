@@ -66,6 +66,11 @@ class DispatchReader:
             self._record_bytes = (reached - start) / self._count
         return batch, reached
 
+    def end_of_file(self, offset: PhysicalOffset) -> PhysicalOffset:
+        """Return where the log file behind that of `offset` begins."""
+        file_size = self._log.files.file_size
+        return PhysicalOffset(offset - offset % file_size + file_size)
+
     def _read_columns(
         self, chosen: Kernels, start: PhysicalOffset, end: PhysicalOffset, max_count: int
     ) -> tuple[DispatchBatch, PhysicalOffset]:

@@ -11,16 +11,22 @@ it as well, and is a failure of the store too.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
-from commitbus.commitlog.errors import FlushFailedError, StoreError
+from commitbus.commitlog.errors import FlushFailedError, OutOfResourcesError, StoreError
 from commitbus.commitlog.service_thread import ServiceThread
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.doorbell import Doorbell
 from commitbus.flush.listeners import tell
 from commitbus.flush.policy import FlushMode, FlushPolicy
+
+RETRY_S: Final = 0.1
+"""Until a flush that lacked a descriptor is tried again."""
+
+_logger = logging.getLogger(__name__)
 
 
 class FlushTarget(Protocol):
@@ -35,6 +41,7 @@ class FlushTarget(Protocol):
 
         Raises:
             FlushFailedError: It failed, for good; appends are refused from then on.
+            OutOfResourcesError: The process may open no more files. Trying again is right.
         """
 
 
@@ -138,6 +145,15 @@ class FlushService:
             durable = self._target.flush()
         except FlushFailedError as error:
             self._fail(error)
+            return
+        except OutOfResourcesError as error:
+            if self._stopping:
+                self._fail(error)
+                return
+            # Nothing was written or lost: those who wait for it go on waiting.
+            _logger.warning("a flush is put off: %s", error)
+            self._hurry.wait(RETRY_S)
+            self._requested.ring()
             return
         if durable == self._durable:
             return

@@ -6,12 +6,13 @@ how much has to be.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Protocol, final
 
 from commitbus.broker.store.reput import DispatchedTo
-from commitbus.commitlog.errors import FlushFailedError, StoreError
+from commitbus.commitlog.errors import FlushFailedError, OutOfResourcesError, StoreError
 from commitbus.commitlog.service_thread import ServiceThread
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.checkpoint import CheckpointFile, StoreCheckpoint
@@ -19,6 +20,8 @@ from commitbus.flush.doorbell import Doorbell
 from commitbus.flush.flushed_offsets import FlushedOffsets
 from commitbus.flush.listeners import tell
 from commitbus.flush.watermark import DurableWatermark
+
+_logger = logging.getLogger(__name__)
 
 
 class Flushable(Protocol):
@@ -102,6 +105,7 @@ class CheckpointService:
         Raises:
             FlushFailedError: A flush failed, of the log (it is waited for), of these, or of what
                 says so.
+            OutOfResourcesError: The process may open no more files. Trying again is right.
         """
         with self._saving:
             if self._failure is not None:
@@ -134,9 +138,17 @@ class CheckpointService:
                 self._bell.wait()
                 if self._stopped.wait(self._interval_s):
                     return
-                self.save()
+                self._save_or_put_off()
         except FlushFailedError as error:
             self._fail(error)
+
+    def _save_or_put_off(self) -> None:
+        """Save; without descriptors in the next interval, as nothing was tried in vain."""
+        try:
+            self.save()
+        except OutOfResourcesError as error:
+            _logger.warning("a checkpoint is put off: %s", error)
+            self._bell.ring()
 
     def _fail(self, failure: StoreError) -> None:
         tell(self._failure_listeners, failure)

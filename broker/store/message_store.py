@@ -40,6 +40,7 @@ from commitbus.commitlog.dispatch_reader import DispatchReader
 from commitbus.commitlog.errors import (
     DiskFullError,
     DiskRatioError,
+    OutOfResourcesError,
     StoreClosedError,
     StoreError,
     StoreReadOnlyError,
@@ -145,7 +146,7 @@ class MessageStore(StoreReader):
         self._reput.add_failure_listener(self._on_failure)
         self._checkpoints.add_failure_listener(self._on_failure)
         self._housekeeping.add_failure_listener(self._on_failure)
-        self._log.on_death = self._on_failure
+        self._log.on_failure = self._on_failure
 
     def _start(self) -> None:
         """Start the threads, all or none.
@@ -378,7 +379,7 @@ class MessageStore(StoreReader):
         return self._failure
 
     @property
-    def full_disk(self) -> DiskFullError | DiskRatioError | None:
+    def full_disk(self) -> DiskFullError | DiskRatioError | OutOfResourcesError | None:
         """Why messages are refused until there is room, None while they are not."""
         return self._reput.full_disk or self._housekeeping.refusal
 

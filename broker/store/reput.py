@@ -15,7 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol, final
 
 from commitbus.commitlog.clock import Clock
-from commitbus.commitlog.errors import DiskFullError, StoreError, ThreadDiedError
+from commitbus.commitlog.errors import (
+    CorruptRecordError,
+    DiskFullError,
+    OutOfResourcesError,
+    ReadFailedError,
+    StoreError,
+    ThreadDiedError,
+)
 from commitbus.commitlog.kernels import DispatchBatch, DispatchColumns
 from commitbus.commitlog.record_format import (
     TRANSACTION_FLAGS,
@@ -81,7 +88,16 @@ class DispatchSource(Protocol):
     def read(
         self, start: PhysicalOffset, end: PhysicalOffset, max_count: int
     ) -> tuple[DispatchBatch, PhysicalOffset]:
-        """Return whole records from `start` on, and where to go on."""
+        """Return whole records from `start` on, and where to go on.
+
+        Raises:
+            ReadFailedError: The disk does not give them back.
+            CorruptRecordError: No record begins at `start`.
+            OutOfResourcesError: The process may open no more files.
+        """
+
+    def end_of_file(self, offset: PhysicalOffset) -> PhysicalOffset:
+        """Return where the log file behind that of `offset` begins."""
 
 
 class DispatchTarget(Protocol):
@@ -121,8 +137,9 @@ class Reput:
         self._batch_count = 0
         # Messages since when, on the monotonic clock, within `GATHER_S`.
         self._recent_count, self._recent_since_s = 0, 0.0
-        self.full_disk: DiskFullError | None = None
-        """Why the queues stand still until there is room on the disk, None while they do not."""
+        self.full_disk: DiskFullError | OutOfResourcesError | None = None
+        """Why the queues stand still until there is room on the disk, or for descriptors; None
+        while they do not."""
         self._caught_up = threading.Condition()
         self._failure: ReputFailedError | None = None
         self._end_of_confirming: StoreError | None = None
@@ -224,12 +241,12 @@ class Reput:
         start, confirmed = self._dispatched.physical_offset, self._confirm_offset()
         if start >= confirmed:
             return False
-        requests, end = self._next_batch(start, confirmed)
         try:
+            requests, end = self._next_batch(start, confirmed)
             self._queues.put(requests)
-        except DiskFullError as error:
+        except (DiskFullError, OutOfResourcesError) as error:
             if self.full_disk is None:
-                _logger.warning("consume queues wait for disk space", extra={"path": error.path})
+                _logger.warning("consume queues wait: %s", error)
             self.full_disk = error
             return False
         self.full_disk = None
@@ -254,10 +271,19 @@ class Reput:
             return False
         try:
             requests, reached = self._next_batch(start, end)
-        except StoreError:
+        except OutOfResourcesError:
+            self._index_resumes_s = self._clock.monotonic_s() + FULL_DISK_RETRY_S
+            return False
+        except StoreError as error:
             if self._log_begin() > start:
                 return True  # Retention deletes these messages just now: on from what is left.
-            raise
+            if not isinstance(error, ReadFailedError | CorruptRecordError):
+                raise
+            self._indexed_to = min(self._log.end_of_file(start), end)
+            _logger.error(  # noqa: TRY400 - the text says all of it
+                "messages are not indexed: %s", error, extra={"to": self._indexed_to}
+            )
+            return True
         self._put_index(requests, reached)
         return True
 
@@ -276,9 +302,9 @@ class Reput:
         """
         try:
             self._index.put(requests)
-        except DiskFullError as error:
+        except (DiskFullError, OutOfResourcesError) as error:
             if self._index_resumes_s == 0:
-                _logger.warning("the index waits for disk space", extra={"path": error.path})
+                _logger.warning("the index waits: %s", error)
             self._index_resumes_s = self._clock.monotonic_s() + FULL_DISK_RETRY_S
             return
         self._index_resumes_s = 0.0

@@ -154,7 +154,7 @@ def open_log(
     for log in opened:
         log.close()
         # An error keeps the frames in which it was raised, and with them the file.
-        log._flush_error = None
+        log._flush_error = log._failure = None
     assert faulty.open_files == 0, "every file that was opened is closed"
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commitbus.commitlog import commit_log, file_preparer
+from commitbus.commitlog import commit_log, file_preparer, file_system
 from commitbus.commitlog.clock import SystemClock
 from commitbus.commitlog.commit_log import CommitLog
 from commitbus.commitlog.errors import (
@@ -22,7 +22,9 @@ from commitbus.commitlog.errors import (
     FlushFailedError,
     MessageRefusedError,
     OffsetOutOfRangeError,
+    ReadFailedError,
     StoreClosedError,
+    StoreError,
     StoreReadOnlyError,
 )
 from commitbus.commitlog.file_system import RealFileSystem
@@ -580,3 +582,23 @@ def test_a_log_is_a_list_of_messages(
         assert request.size_bytes == record.size_bytes == result.size_bytes
     assert log.queue_ends() == ends
     log.close()
+
+
+def test_a_page_that_does_not_come_back_where_the_log_goes_on_ends_appending(
+    open_log: OpenLog, message: Make, faulty: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store to it would be a SIGBUS; after a flush it may have been evicted."""
+    log = open_log()
+    failures: list[StoreError] = []
+    log.on_failure = failures.append
+    first = log.append(message())
+    log.flush()
+    monkeypatch.setattr(file_system, "lock_memory", lambda *_: False)
+    faulty.failing["pread"] = errno.EIO
+    with pytest.raises(ReadFailedError) as caught:
+        log.append(message())
+    assert failures == [caught.value]
+    faulty.failing.clear()
+    with pytest.raises(StoreReadOnlyError, match="at position 100 failed"):
+        log.append(message())
+    assert (log.end_offset, log.flush()) == (first.end_offset, first.end_offset)

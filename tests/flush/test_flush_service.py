@@ -11,7 +11,7 @@ from typing import final
 
 import pytest
 
-from commitbus.commitlog.errors import FlushFailedError
+from commitbus.commitlog.errors import FlushFailedError, OutOfResourcesError, StoreError
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.flush_service import FlushService
 from commitbus.flush.policy import FlushMode, FlushPolicy
@@ -31,7 +31,7 @@ class FakeLog:
         self.flushes: list[int] = []
         self.begun, self.may_finish = threading.Semaphore(0), threading.Semaphore(0)
         self.gated = False
-        self.failure: FlushFailedError | None = None
+        self.failure: StoreError | None = None
 
     def append(self, size: int) -> PhysicalOffset:
         self.end += size
@@ -136,7 +136,7 @@ def test_a_failed_flush_is_told_once_and_never_retried() -> None:
     """Neither the watermark nor any waiter moves after it."""
     log = FakeLog()
     published: list[int] = []
-    failures: list[FlushFailedError] = []
+    failures: list[StoreError] = []
     told = threading.Event()
     with running(log, SYNC, published) as service:
         service.add_failure_listener(failures.append)
@@ -157,3 +157,30 @@ def test_a_failed_flush_is_told_once_and_never_retried() -> None:
         assert service.wait_durable(PhysicalOffset(10), PATIENCE_S)
     assert failures == [service.failure]
     assert published == log.flushes == [10]
+
+
+@pytest.mark.parametrize("mode", FlushMode)
+def test_a_flush_without_descriptors_is_put_off_and_no_failure(mode: FlushMode) -> None:
+    """Those who wait go on waiting, and have what they wait for once there are some again."""
+    log = FakeLog()
+    published: list[int] = []
+    with running(log, FlushPolicy(mode, interval_ms=1), published) as service:
+        log.failure = OutOfResourcesError(Path("log"), OSError(errno.EMFILE, "Too many open files"))
+        end = log.append(10)
+        service.request(end)
+        assert not service.wait_durable(end, 0.05)
+        assert service.failure is None
+        log.failure = None
+        assert service.wait_durable(end, PATIENCE_S)
+    assert published == [10]
+
+
+def test_a_stop_without_descriptors_is_a_failure() -> None:
+    """What is appended cannot be made durable any more, and nobody may wait for it for ever."""
+    log = FakeLog()
+    with running(log, SYNC, []) as service:
+        end = log.append(10)
+        log.failure = OutOfResourcesError(Path("log"), OSError(errno.EMFILE, "Too many open files"))
+        service.stop()
+        with pytest.raises(OutOfResourcesError):
+            service.wait_durable(end, PATIENCE_S)

@@ -11,7 +11,7 @@ import pytest
 
 from commitbus.broker.store.checkpoint_service import CheckpointService
 from commitbus.broker.store.reput import DispatchedTo
-from commitbus.commitlog.errors import FlushFailedError, StoreError
+from commitbus.commitlog.errors import FlushFailedError, OutOfResourcesError, StoreError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.checkpoint import CheckpointFile, StoreCheckpoint, read_checkpoint
@@ -32,7 +32,7 @@ class Surroundings:
         self.directory = directory
         self.calls: list[str] = []
         self.dispatched = DispatchedTo(PhysicalOffset(100), 1111)
-        self.failure: FlushFailedError | None = None
+        self.failure: StoreError | None = None
         self.saved = threading.Event()
         self.last_full_timestamp, self.last_full_offset = 99, PhysicalOffset(90)
         self.service = CheckpointService(
@@ -113,3 +113,16 @@ def test_it_notes_physical_offsets_with_the_checkpoint(surroundings: Surrounding
         surroundings.directory, StoreCheckpoint(1111, 1111, 99), PhysicalOffset(100), FILES
     )
     assert found == FlushedOffsets(PhysicalOffset(100), PhysicalOffset(90))
+
+
+def test_a_checkpoint_without_descriptors_is_put_off(surroundings: Surroundings) -> None:
+    """It was taken for a failed flush, which made the store read-only for good."""
+    failures: list[StoreError] = []
+    surroundings.service.add_failure_listener(failures.append)
+    surroundings.failure = OutOfResourcesError(Path("q"), OSError(errno.EMFILE, "Too many"))
+    surroundings.service.start()
+    surroundings.service.request()
+    assert not surroundings.saved.wait(0.1)
+    surroundings.failure = None
+    assert surroundings.saved.wait(PATIENCE_S)
+    assert failures == []

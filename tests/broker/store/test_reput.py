@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from commitbus.commitlog.errors import (
     DiskFullError,
     FlushFailedError,
     OffsetOutOfRangeError,
+    OutOfResourcesError,
+    ReadFailedError,
     StoreError,
 )
 from commitbus.commitlog.kernels import DispatchColumns
@@ -41,18 +44,24 @@ class FakeLog:
 
     def __init__(self) -> None:
         self.confirmed = PhysicalOffset(0)
-        self.rotten_from = 1 << 62
+        self.rotten_from = self.rotten_until = 1 << 62
         self.begin = PhysicalOffset(0)
 
     def read(
         self, start: PhysicalOffset, end: PhysicalOffset, max_count: int
     ) -> tuple[list[DispatchRequest], PhysicalOffset]:
         assert end <= self.confirmed
-        if start >= self.rotten_from:
-            raise CorruptRecordError(start, "it rotted")
+        if self.rotten_from <= start < self.rotten_until:
+            raise self.rot(start)
         count = min((end - start) // 10, max_count)
         first = start // 10
         return [request(first + i) for i in range(count)], PhysicalOffset(start + 10 * count)
+
+    def rot(self, start: PhysicalOffset) -> StoreError:
+        return CorruptRecordError(start, "it rotted")
+
+    def end_of_file(self, offset: PhysicalOffset) -> PhysicalOffset:
+        return PhysicalOffset(offset - offset % 100 + 100)
 
 
 @final
@@ -62,13 +71,14 @@ class FakeTarget:
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.is_full = False
+        self.refusal: StoreError = DiskFullError(Path("somewhere"), 1)
         self.refused = threading.Event()
 
     def put(self, requests: Sequence[DispatchRequest] | DispatchColumns) -> None:
         assert not isinstance(requests, DispatchColumns), "the fake log gives no columns"
         if self.is_full:
             self.refused.set()
-            raise DiskFullError(Path("somewhere"), 1)
+            raise self.refusal
         self.numbers += [request.queue_offset for request in requests]
 
 
@@ -266,3 +276,41 @@ def test_who_waits_for_what_is_never_confirmed_is_told() -> None:
         assert reput.wait_dispatched(end, PATIENCE_S)
         with pytest.raises(FlushFailedError):
             reput.wait_dispatched(PhysicalOffset(end + 1))
+
+
+def test_a_process_without_descriptors_keeps_the_queues_waiting_and_fails_nothing() -> None:
+    """To be out of descriptors is over some time; nothing was lost by it."""
+    bench = Bench()
+    bench.queues.refusal = OutOfResourcesError(Path("q"), OSError(errno.EMFILE, "Too many"))
+    bench.queues.is_full = True
+    with bench.running() as reput:
+        end = bench.confirm(3)
+        assert bench.queues.refused.wait(PATIENCE_S)
+        assert not reput.wait_dispatched(end, 0.01)
+        bench.queues.is_full = False
+        assert reput.wait_dispatched(end, PATIENCE_S)
+        assert reput.full_disk is None
+    assert bench.queues.numbers == bench.index.numbers == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CorruptRecordError(50, "it rotted"),
+        ReadFailedError(Path("log"), 50, OSError(errno.EIO, "Input/output error")),
+    ],
+    ids=["bad", "unreadable"],
+)
+def test_an_index_that_is_behind_goes_on_with_the_next_file_behind_a_bad_record(
+    error: StoreError, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One bad block in old messages would end the store otherwise, at each start again."""
+    bench = Bench(DispatchedTo(PhysicalOffset(300), 0))
+    bench.log.rotten_from, bench.log.rotten_until = 50, 90
+    monkeypatch.setattr(module, "BATCH_RECORDS", 5)
+    monkeypatch.setattr(bench.log.__class__, "rot", lambda *_: error)
+    with bench.running() as reput:
+        assert reput.wait_dispatched(bench.confirm(31), PATIENCE_S)
+    assert bench.queues.numbers == [30]
+    assert bench.index.numbers == [*range(5), *range(10, 31)]
+    assert [r.message for r in caplog.records] == [f"messages are not indexed: {error}"]
