@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from commitbus.commitlog.clock import SystemClock
 from commitbus.commitlog.commit_log import CommitLog
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import DispatchRequest, Host, PhysicalOffset
+from tests.archives import unpack
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -40,8 +40,7 @@ def rocketmq_store(
     """One of the two stores that RocketMQ 5.4.0 wrote."""
     fixtures = shared_dir / "fixtures"
     directory = tmp_path_factory.mktemp(request.param)
-    with tarfile.open(fixtures / f"{request.param}.tar.gz") as archive:
-        archive.extractall(directory, filter="data")
+    unpack(fixtures / f"{request.param}.tar.gz", directory)
     (log_directory,) = directory.rglob("commitlog")
     expected = json.loads((fixtures / f"{request.param}.expected.json").read_text())
     log = CommitLog(

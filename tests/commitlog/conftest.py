@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from commitbus.commitlog.commit_log import CommitLog
 from commitbus.commitlog.file_system import File, Mapping, RealFileSystem
 from commitbus.commitlog.types import Host, OutgoingMessage
+from tests.archives import unpack
 
 HOST = Host.parse("127.0.0.1", 10911)
 
@@ -182,8 +182,7 @@ def rocketmq_stores(shared_dir: Path, tmp_path_factory: pytest.TempPathFactory) 
     stores: dict[str, Path] = {}
     for name in ("broker", "directA"):
         target = tmp_path_factory.mktemp(name)
-        with tarfile.open(shared_dir / "fixtures" / f"{name}-store.tar.gz") as archive:
-            archive.extractall(target, filter="data")
+        unpack(shared_dir / "fixtures" / f"{name}-store.tar.gz", target)
         inner = target / "store"
         stores[name] = inner if inner.is_dir() else target
     return stores

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import final
@@ -13,6 +12,7 @@ import pytest
 from commitbus.broker.metadata.progress_journal import JOURNAL_BYTES_MIN
 from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.commitlog.file_system import RealFileSystem
+from tests.archives import unpack
 
 
 @final
@@ -82,7 +82,5 @@ def killed() -> Callable[[Path, Path], Path]:
 @pytest.fixture
 def rocketmq_store(shared_dir: Path, tmp_path: Path) -> Path:
     """A store directory with the `config` folder that RocketMQ wrote."""
-    with tarfile.open(shared_dir / "fixtures" / "broker-store.tar.gz") as archive:
-        members = [m for m in archive.getmembers() if "/config/" in m.name]
-        archive.extractall(tmp_path, members, filter="data")
+    unpack(shared_dir / "fixtures" / "broker-store.tar.gz", tmp_path, only="/config/")
     return tmp_path / "store"

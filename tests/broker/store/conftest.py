@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias, final
@@ -19,6 +18,7 @@ from commitbus.commitlog.file_system import File, FileSystem, RealFileSystem
 from commitbus.commitlog.record_format import encode_properties
 from commitbus.commitlog.types import Host, OutgoingMessage
 from commitbus.flush.policy import FlushMode, FlushPolicy
+from tests.archives import unpack
 
 BORN_HOST = Host.parse("10.1.2.3", 4567)
 
@@ -126,13 +126,12 @@ def open_store(store_dir: Path) -> Iterator[OpenStore]:
 def rocketmq_store(shared_dir: Path, tmp_path: Path) -> Callable[[str], Path]:
     """Unpack a store that RocketMQ wrote; return where it lies."""
 
-    def unpack(name: str) -> Path:
+    def unpacked(name: str) -> Path:
         target = tmp_path / name
-        with tarfile.open(shared_dir / "fixtures" / f"{name}-store.tar.gz") as archive:
-            archive.extractall(target, filter="data")
+        unpack(shared_dir / "fixtures" / f"{name}-store.tar.gz", target)
         return target / "store" if (target / "store").is_dir() else target
 
-    return unpack
+    return unpacked
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from commitbus.commitlog.record_format import (
 )
 from commitbus.commitlog.types import Host, PhysicalOffset, Record
 from commitbus.flush.watermark import DurableWatermark
+from tests.archives import unpack
 
 IPV4 = Host.parse("10.1.2.3", 10911)
 FILE_BYTES = 8192
@@ -132,8 +132,7 @@ def fixture_stores(shared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -
     stores = {}
     for name, inner in (("broker", "store"), ("directA", ".")):
         target = tmp_path_factory.mktemp(name)
-        with tarfile.open(shared_dir / "fixtures" / f"{name}-store.tar.gz") as archive:
-            archive.extractall(target, filter="data")
+        unpack(shared_dir / "fixtures" / f"{name}-store.tar.gz", target)
         stores[name] = target / inner
     return stores
 
