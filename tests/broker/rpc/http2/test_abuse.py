@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import struct
@@ -170,8 +171,10 @@ def test_a_half_open_connection_is_closed(start_abused: Start, beginning: bytes)
     server = start_abused(preface_s=0.5)
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as stranger:
         stranger.sendall(beginning)
-        while stranger.recv(1000):
-            pass
+        # Closed before it has read everything, as on a busy machine, a connection is reset.
+        with contextlib.suppress(ConnectionResetError):
+            while stranger.recv(1000):
+                pass
     assert server.connect().handlers() == 0
 
 
