@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-import threading
-from functools import partial
+import json
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Final, final
+from types import MappingProxyType, TracebackType
+from typing import Final, TypeVar, final
 
-import trio
-
+from commitbus.broker.admin.context import AdminContext
+from commitbus.broker.admin.groups import put_group
 from commitbus.broker.admin.topics import put_topic
-from commitbus.broker.config import BrokerConfig
+from commitbus.broker.broker_thread import BrokerError, BrokerThread
+from commitbus.broker.metadata.groups import (
+    DEFAULT_BACKOFF,
+    FIFO_LOCK_UNIT_ATTRIBUTE,
+    Backoff,
+    GroupConfig,
+    LockUnit,
+    encode_group,
+)
 from commitbus.broker.metadata.topics import MessageType
 from commitbus.broker.rpc.call import RpcError
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
-from commitbus.broker.server import RunningBroker, run_broker
 from commitbus.broker.virtual_clock import VirtualClock
 from commitbus.flush.policy import FlushMode
 
+__all__ = ["Broker", "BrokerError"]
+
+Request = TypeVar("Request", pb.PutTopicRequest, pb.PutGroupRequest)
+
+NO_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({})
 SMALL_FILES: Final = {
     "log_file_bytes": 16 << 20,
     "queue_file_bytes": 20 * 4096,
@@ -31,11 +42,6 @@ SMALL_FILES: Final = {
     "disk_refuse_percent": 100,
 }
 """Sizes with which a store takes a few megabytes, not gigabytes."""
-
-
-@final
-class BrokerError(RuntimeError):
-    """The embedded broker refuses, or cannot do, what it was asked for."""
 
 
 @final
@@ -66,37 +72,26 @@ class Broker:
         auto_create_topics: bool = True,
         flush_mode: FlushMode = FlushMode.ASYNC_FLUSH,
     ) -> None:
-        with contextlib.ExitStack() as resources:
-            if directory is None:
-                directory = resources.enter_context(
-                    tempfile.TemporaryDirectory(prefix="commitbus-")
-                )
-            self.directory: Final = Path(directory)
-            self.clock: Final = VirtualClock()
-            """What the broker takes for the time."""
-            config = BrokerConfig().with_changes(
-                {
-                    **SMALL_FILES,
-                    "store_directory": self.directory,
-                    "listen": listen,
-                    "auto_create_topics": auto_create_topics,
-                    "flush_mode": flush_mode,
-                }
-            )
-            self._token: trio.lowlevel.TrioToken
-            self._stop: trio.Event
-            self._running: RunningBroker | None = None
-            self._failure: BaseException | None = None
-            self._ready = threading.Event()
-            self._thread = threading.Thread(
-                target=self._run, args=(config,), name="commitbus-broker", daemon=True
-            )
+        self.clock: Final = VirtualClock()
+        """What the broker takes for the time."""
+        settings: dict[str, object] = {
+            **SMALL_FILES,
+            "listen": listen,
+            "auto_create_topics": auto_create_topics,
+            "flush_mode": flush_mode,
+        }
+        given = None if directory is None else Path(directory)
+        self._thread = BrokerThread(given, settings, self.clock)
+        # Ctrl-C between the end of this call and the begin of the caller's block leaves an object
+        # that nobody refers to.
+        weakref.finalize(self, self._thread.stop_forgotten).atexit = False
+        try:
             self._thread.start()
-            self._ready.wait()
-            if self._running is None:
-                self._thread.join()
-                self._raise_failure()
-            self._resources = resources.pop_all()
+            self.directory: Final = self._thread.directory
+        except BaseException:
+            # After a second Ctrl-C it ends by itself.
+            self._thread.stop()
+            raise
 
     def __enter__(self) -> Broker:
         """Return the broker, which runs already."""
@@ -114,8 +109,8 @@ class Broker:
     @property
     def endpoint(self) -> str:
         """host:port to connect to."""
-        assert self._running is not None
-        return self._running.endpoint
+        assert self._thread.running is not None
+        return self._thread.running.endpoint
 
     def create_topic(
         self, name: str, *, message_type: MessageType | str = MessageType.NORMAL, queues: int = 8
@@ -123,8 +118,8 @@ class Broker:
         """Create a topic or change one; durable on return.
 
         Raises:
-            BrokerError: the name, the type or the number of queues cannot be used, or the broker
-                is stopped.
+            BrokerError: the name, the type or the number of queues cannot be used; or the broker
+                is stopped, or runs in the process that this one was forked from.
         """
         request = pb.PutTopicRequest(
             name=name,
@@ -132,46 +127,73 @@ class Broker:
             write_queue_nums=queues,
             set_attributes={"message.type": str(message_type)},
         )
-        assert self._running is not None
+        self._put(put_topic, request)
+
+    def create_group(
+        self,
+        name: str,
+        *,
+        fifo: bool = False,
+        lock_unit: LockUnit | str | None = None,
+        retries: int = 16,
+        backoff: Backoff | None = None,
+        consume_enabled: bool = True,
+        attributes: Mapping[str, str] = NO_ATTRIBUTES,
+    ) -> None:
+        """Create a consumer group or change one; durable on return.
+
+        What `mqadmin updateSubGroup` can set, but for options that have no effect here.
+
+        Args:
+            name: the group.
+            fifo: deliver in order: of a lock unit nothing more while a message of it is out.
+            lock_unit: what a FIFO group locks, `QUEUE` unless `MESSAGE_GROUP` is given.
+            retries: deliveries after the first one, before a message is a dead letter.
+            backoff: how long a message waits between two of them, where the broker decides;
+                RocketMQ's list of 1 s to 2 h if not given.
+            consume_enabled: whether the group may receive.
+            attributes: others, by RocketMQ's names.
+
+        Raises:
+            BrokerError: as `create_topic`.
+        """
+        config = GroupConfig(name, backoff=DEFAULT_BACKOFF if backoff is None else backoff)
+        sets = dict(attributes)
+        if lock_unit is not None:
+            sets[FIFO_LOCK_UNIT_ATTRIBUTE] = str(lock_unit)
+        request = pb.PutGroupRequest(
+            name=name,
+            consume_enable=consume_enabled,
+            consume_message_orderly=fifo,
+            retry_max_times=retries,
+            group_retry_policy=json.dumps(encode_group(config)["groupRetryPolicy"]),
+            set_attributes=sets,
+        )
+        self._put(put_group, request)
+
+    def _put(
+        self,
+        handler: Callable[[AdminContext, Request], Awaitable[object]],
+        request: Request,
+    ) -> None:
+        """Have a handler of the operators' service serve a request. Raises as `create_topic`."""
+        assert self._thread.running is not None
         try:
-            trio.from_thread.run(put_topic, self._running.context, request, trio_token=self._token)
+            self._thread.run(handler, self._thread.running.context, request)
         except RpcError as error:
             raise BrokerError(error.message) from None
-        except trio.RunFinishedError:
-            raise BrokerError("the broker is stopped") from None
 
     def stop(self) -> None:
         """Answer what is in flight, close the store, end the thread. A second call does nothing.
 
+        Ctrl-C meanwhile is raised when that is done; a second one at once, and the broker then
+        ends by itself. In a forked child nothing is stopped: the broker is the parent's.
+
         Raises:
             StoreError: the store failed, while the broker ran or while it was closed.
         """
-        with self._resources:
-            with contextlib.suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._stop.set)
-            self._thread.join()
-            if self._failure is not None:
-                self._raise_failure()
-
-    def _run(self, config: BrokerConfig) -> None:
         try:
-            trio.run(self._main, config, clock=self.clock)
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-            self._failure = error
-        finally:
-            self._ready.set()
-
-    async def _main(self, config: BrokerConfig) -> None:
-        self._token, self._stop = trio.lowlevel.current_trio_token(), trio.Event()
-        async with trio.open_nursery() as nursery:
-            run = partial(run_broker, clock=self.clock, is_patient=True)
-            self._running = await nursery.start(run, config, self._stop)
-            self._ready.set()
-
-    def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        # Nurseries wrap what went wrong in groups; one cause is the rule.
-        while isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
-            failure = failure.exceptions[0]
-        assert failure is not None
-        raise failure
+            self._thread.stop()
+        except KeyboardInterrupt:
+            self._thread.stop()
+            raise

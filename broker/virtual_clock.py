@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from typing import final
+from typing import Final, final
 
 import trio
 from trio.testing import wait_all_tasks_blocked
+
+ADVANCE_MAX_S: Final = 30 * 24 * 3600.0
+"""How far time is moved at once: a month takes minutes."""
 
 
 @final
@@ -20,6 +24,7 @@ class VirtualClock(trio.abc.Clock):
     def __init__(self) -> None:
         self._ahead_s = 0.0
         self._token: trio.lowlevel.TrioToken | None = None
+        self._process = os.getpid()
         self._one_at_a_time = threading.Lock()
 
     def now_ms(self) -> int:
@@ -40,11 +45,20 @@ class VirtualClock(trio.abc.Clock):
         A trio task calls it by `trio.to_thread.run_sync`.
 
         Raises:
-            ValueError: `seconds` is negative.
-            RuntimeError: the broker is stopped, or this is called from a trio task.
+            ValueError: `seconds` is negative, no number, or more than `ADVANCE_MAX_S`.
+            RuntimeError: the broker is stopped, or runs in the process that this one was forked
+                from, or this is called from a trio task.
         """
         if seconds < 0:
             raise ValueError(f"time does not go backwards: {seconds} s")
+        # Not-a-number is neither less nor more.
+        if not seconds <= ADVANCE_MAX_S:
+            raise ValueError(f"time is moved by 0 to {ADVANCE_MAX_S:.0f} s at once: {seconds} s")
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"the broker runs in process {self._process}, which this one was forked from: "
+                "its time is moved there only"
+            )
         with self._one_at_a_time:
             assert self._token is not None, "the broker runs"
             try:

@@ -40,8 +40,8 @@ def consumer(broker: Broker, group: str, topic: str) -> Iterator[Any]:
 
 def state(broker: Broker) -> MessagingContext:
     """What the broker's handlers work on; to look at only."""
-    assert broker._running is not None
-    return broker._running.context.messaging
+    assert broker._thread.running is not None
+    return broker._thread.running.context.messaging
 
 
 def send(broker: Broker, body: bytes) -> None:

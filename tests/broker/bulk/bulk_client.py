@@ -71,8 +71,8 @@ class Bulk:
     """The two calls, each carried through to its end."""
 
     def __init__(self, broker: Broker) -> None:
-        assert broker._running is not None
-        self.store = broker._running.context.store
+        assert broker._thread.running is not None
+        self.store = broker._thread.running.context.store
         options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
         self.channel = grpc.insecure_channel(broker.endpoint, options)
         self.append_call = self._call("Append", pb.AppendResponse)
