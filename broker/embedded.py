@@ -84,7 +84,8 @@ class Broker:
         self._thread = BrokerThread(given, settings, self.clock)
         # Ctrl-C between the end of this call and the begin of the caller's block leaves an object
         # that nobody refers to.
-        weakref.finalize(self, self._thread.stop_forgotten).atexit = False
+        self._forgotten = weakref.finalize(self, self._thread.stop_forgotten)
+        self._forgotten.atexit = False
         try:
             self._thread.start()
             self.directory: Final = self._thread.directory
@@ -194,6 +195,7 @@ class Broker:
         """
         try:
             self._thread.stop()
+            self._forgotten.detach()
         except KeyboardInterrupt:
             self._thread.stop()
             raise
