@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from commitbus.broker.cli.admin_client import AdminClient
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin_pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.virtual_clock import VirtualClock
+from commitbus.broker.virtual_clock import ADVANCE_MAX_S, VirtualClock
 
 HOUR_S = 3600
 CLIENT = (("x-mq-client-id", "client"), ("x-mq-client-version", "5.1.2"))
@@ -181,7 +182,19 @@ def test_timers_are_served_in_order_each_at_its_time() -> None:
         clock.advance(1)
 
 
-def test_time_does_not_go_backwards() -> None:
+@pytest.mark.parametrize("seconds", [-1, -1e-9, -math.inf])
+def test_time_does_not_go_backwards(seconds: float) -> None:
     """No test needs it, and the broker's own timers could not follow."""
     with Broker() as broker, pytest.raises(ValueError, match="backwards"):
-        broker.clock.advance(-1)
+        broker.clock.advance(seconds)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, 1e300, 10**400, ADVANCE_MAX_S + 1])
+def test_time_is_not_moved_without_end(seconds: float) -> None:
+    """Nor by what is no number: at once, and the clock is as it was."""
+    with Broker() as broker:
+        before_ms = broker.clock.now_ms()
+        with pytest.raises(ValueError, match="at once"):
+            broker.clock.advance(seconds)
+        broker.clock.advance(0)
+        assert 0 <= broker.clock.now_ms() - before_ms < 60_000
