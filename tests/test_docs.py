@@ -145,3 +145,6 @@ def test_the_demo_runs() -> None:
         ["make", "demo"], cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    # Spark's start is announced as what it is, and its own warnings are not between our lines.
+    assert "up to a minute" in done.stdout
+    assert "WARN" not in done.stdout + done.stderr

@@ -7,6 +7,8 @@ log read by Spark. Every step compares what it got with what was sent.
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -55,7 +57,7 @@ def _check_extras() -> None:
     if missing:
         extras = ",".join(sorted(set(missing.values())))
         raise CommandError(
-            f"the demo needs {', '.join(missing)}: pip install 'commitbus[{extras}]'"
+            f"the demo needs {', '.join(missing)}; in a clone: pip install '.[{extras}]'"
         )
 
 
@@ -140,21 +142,63 @@ def _through_spark(directory: Path, bodies: set[bytes]) -> None:
     """Read the log with Spark and compare."""
     from commitbus.flush.spark.java import JavaNotFoundError, spark_session  # noqa: PLC0415 - optional
 
-    print("Reading the same log with Spark (its start takes some seconds) ...")
-    try:
-        spark = spark_session("commitbus demo", **{"spark.ui.showConsoleProgress": "false"})
-    except JavaNotFoundError as error:
-        raise CommandError(str(error)) from None
-    try:
-        log = spark.read.format("commitlog").load(str(directory)).filter(f"topic = '{TOPIC}'")
-        rows = log.select("queue_id", "queue_offset", "tags", "keys", "body").collect()
-        print(f"Spark read {len(rows)} rows. By queue and tag:")
-        log.groupBy("queue_id", "tags").count().orderBy("queue_id", "tags").show()
-    finally:
-        spark.stop()
+    begin_s = time.monotonic()
+    with _hidden_stderr():
+        try:
+            with _waiting("Starting Spark: ten seconds, on a busy machine up to a minute ..."):
+                spark = spark_session("commitbus demo", **{"spark.ui.showConsoleProgress": "false"})
+        except JavaNotFoundError as error:
+            raise CommandError(str(error)) from None
+        print(f"Spark is ready after {time.monotonic() - begin_s:.1f} s.")
+        try:
+            with _waiting("Reading the same log with it ..."):
+                log = spark.read.format("commitlog").load(str(directory))
+                log = log.filter(f"topic = '{TOPIC}'")
+                rows = log.select("queue_id", "queue_offset", "tags", "keys", "body").collect()
+            print(f"Spark read {len(rows)} rows. By queue and tag:")
+            log.groupBy("queue_id", "tags").count().orderBy("queue_id", "tags").show()
+        finally:
+            spark.stop()
     if len(rows) != MESSAGES:
         raise CommandError(f"Spark read {len(rows)} rows, {MESSAGES} messages were sent")
     _compare("Spark read", {bytes(row.body) for row in rows}, bodies)
+
+
+@contextmanager
+def _waiting(text: str) -> Iterator[None]:
+    """Say what is waited for; on a terminal with a sign that moves, as long as it takes."""
+    if not sys.stdout.isatty():
+        print(text, flush=True)
+        yield
+        return
+    from rich.console import Console  # noqa: PLC0415 - 0.1 s, for a terminal only
+
+    with Console().status(text):
+        yield
+
+
+@contextmanager
+def _hidden_stderr() -> Iterator[None]:
+    """Keep standard error of this process and of those that it starts; show it after a failure.
+
+    Spark's launcher and Java warn of what is of no interest here, before any setting of theirs
+    counts.
+    """
+    with tempfile.TemporaryFile() as said:
+        sys.stderr.flush()
+        shown = os.dup(2)
+        os.dup2(said.fileno(), 2)
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            sys.stderr.flush()
+            os.dup2(shown, 2)
+            os.close(shown)
+            if failed:
+                said.seek(0)
+                print(said.read().decode(errors="replace"), end="", file=sys.stderr)
 
 
 def _compare(what: str, got: set[bytes], sent: set[bytes]) -> None:

@@ -22,7 +22,7 @@ def run(options: argparse.Namespace) -> int:
         from commitbus.flush.spark.export import export_store  # noqa: PLC0415 - needs an extra
     except ModuleNotFoundError as error:
         raise CommandError(
-            f"{error.name} is not installed: pip install 'commitbus[spark]'"
+            f"{error.name} is not installed; in a clone: pip install '.[spark]'"
         ) from None
     try:
         with progress_bar() as on_progress:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -109,8 +111,43 @@ def test_the_demo_says_what_it_needs(
     monkeypatch.setattr(demo, "find_spec", lambda name: None if name == "rocketmq" else object())
     assert main(["demo"]) == 1
     assert capsys.readouterr().err == (
-        "commitbus demo: the demo needs rocketmq: pip install 'commitbus[client]'\n"
+        "commitbus demo: the demo needs rocketmq; in a clone: pip install '.[client]'\n"
     )
+
+
+def test_an_export_says_what_it_needs(
+    closed_store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By a name that can be installed: the package is on no index."""
+    monkeypatch.delitem(sys.modules, "commitbus.flush.spark.export", raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for name in [name for name in sys.modules if name.startswith("commitbus.flush.spark.")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert main(["export", str(closed_store), str(tmp_path / "parquet")]) == 1
+    said = capsys.readouterr().err
+    assert (
+        said == "commitbus export: pyarrow is not installed; in a clone: pip install '.[spark]'\n"
+    )
+
+
+def test_the_demo_shows_what_others_say_only_when_it_fails(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Spark warns of a dozen things that are of no interest."""
+    with demo._hidden_stderr():
+        subprocess.run(["sh", "-c", "echo warning >&2"], check=True)
+    assert capfd.readouterr().err == ""
+
+    def fail() -> None:
+        subprocess.run(["sh", "-c", "echo the reason >&2"], check=True)
+        raise ValueError
+
+    with pytest.raises(ValueError), demo._hidden_stderr():  # noqa: PT011 - any error
+        fail()
+    assert capfd.readouterr().err == "the reason\n"
 
 
 def test_the_demo_does_not_touch_what_is_there(
