@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,18 +11,16 @@ from typing import Any
 import pytest
 
 from commitbus.broker.config import load_config
-
-REPOSITORY = Path(__file__).resolve().parent.parent
-DOCUMENTS = sorted([REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")])
-PORTS = ("8081", "8443", "5557")
-"""What the documents name; each is replaced by a free one."""
-BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-def blocks(document: Path, language: str) -> list[str]:
-    """The fenced blocks of one language, in order."""
-    found = BLOCK.finditer(document.read_text())
-    return [match["text"] for match in found if match["language"] == language]
+from tests.documents import (
+    DOCUMENTS,
+    INSTALL,
+    REPOSITORY,
+    all_blocks,
+    blocks,
+    run_commands,
+    run_in_bash,
+    run_program,
+)
 
 
 def named(language: str) -> list[Any]:
@@ -39,50 +35,26 @@ def from_checkout() -> list[str]:
     return [line.partition("#")[0].strip() for line in shown if line.startswith("python -m ")]
 
 
-def free_port() -> int:
-    """A port that nobody listens on, instead of the one the document names."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def run_in_bash(script: str, directory: Path) -> None:
-    """Run a script with the installed commands on the path; its failure is the test's."""
-    binaries = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-eu", "-o", "pipefail", "-m", "-c", script],
-        cwd=directory,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert done.returncode == 0, f"{script}\n--- printed\n{done.stdout}\n{done.stderr}"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("document", named("console"))
 def test_the_commands_of_a_document_work_in_the_order_shown(document: Path, tmp_path: Path) -> None:
     """A reader who types them one after the other sees none fail."""
-    lines = [line for block in blocks(document, "console") for line in block.splitlines()]
-    commands = [line[2:] for line in lines if line.startswith("$ ")]
-    script = "\n".join(commands)
-    for port in PORTS:
-        script = script.replace(port, str(free_port()))
-    # However the commands end, no broker that they started may outlive them.
-    run_in_bash(f"trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}", tmp_path)
+    run_commands(blocks(document, "console"), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("document", named("python"))
 def test_the_programs_of_a_document_run(document: Path, tmp_path: Path) -> None:
-    """The Python that a document shows is a whole program."""
-    for number, program in enumerate(blocks(document, "python")):
-        path = tmp_path / f"program_{number}.py"
-        path.write_text(program)
-        run_in_bash(f"{sys.executable} {path}", tmp_path)
+    """The Python that a document shows is a whole program, or a test."""
+    for program in blocks(document, "python"):
+        run_program(program, tmp_path)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_what_has_to_be_installed_is_said_above_what_needs_it(document: Path) -> None:
+    """tests/test_install_lines.py makes these environments, and runs the examples there."""
+    examples = [block for block in all_blocks(document) if block.language in ("console", "python")]
+    assert [block.text for block in examples if not block.install_line] == []
 
 
 @pytest.mark.slow
@@ -118,8 +90,9 @@ def test_every_make_command_of_a_document_is_a_target() -> None:
 
 def test_shell_blocks_show_commands_of_the_checkout_only() -> None:
     """Anything else belongs into a console block, where it is run."""
+    allowed = ("make ", "python -m ", INSTALL)
     shown = [line for d in DOCUMENTS for block in blocks(d, "sh") for line in block.splitlines()]
-    assert [line for line in shown if not line.startswith(("make ", "python -m "))] == []
+    assert [line for line in shown if not line.startswith(allowed)] == []
 
 
 def test_no_command_is_shown_where_it_is_not_run() -> None:
