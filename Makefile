@@ -1,4 +1,6 @@
 # Everything from Python 3.11 and make alone. `make help` lists the targets.
+# Another Python, in an environment of its own beside the first one:
+#   make test-quick PYTHON=/usr/bin/python3.11 VENV=.venv-system
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,6 +14,8 @@ STAMP := $(VENV)/.installed-$(NAMES)
 SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
+# A half-made environment must not look like one.
+.DELETE_ON_ERROR:
 
 .PHONY: help
 help: ## List the targets
@@ -62,11 +66,12 @@ format: $(STAMP) ## Let ruff format and fix what it can
 	$(BIN)/ruff format .
 
 .PHONY: clean
-clean: ## Remove the environment and everything built
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+clean: ## Remove the environments and everything built
+	rm -rf $(VENV) .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 $(VENV)/bin/python:
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "commitbus needs Python 3.11 or newer; name one with make PYTHON=...")'
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "commitbus needs Python 3.11 or newer; name one with make PYTHON=...")'
+	@$(PYTHON) -c 'import sys; from importlib.util import find_spec; sys.exit(0 if find_spec("ensurepip") else "This Python cannot make environments, it lacks ensurepip. On Debian and Ubuntu: apt install python%d.%d-venv. Or name another one with make PYTHON=..." % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
 
 $(STAMP): | $(VENV)/bin/python
