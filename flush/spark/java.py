@@ -131,7 +131,7 @@ def _run(java: Path, *arguments: str) -> str | None:
 def _launcher_home(java: Path) -> Path:
     """Return a directory to use as JAVA_HOME; it is removed when the process ends."""
     home = Path(tempfile.mkdtemp(prefix="commitbus-java-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    atexit.register(_remove_in, os.getpid(), home)
     launcher = home / "bin" / "java"
     launcher.parent.mkdir()
     launcher.write_text(
@@ -139,6 +139,12 @@ def _launcher_home(java: Path) -> Path:
     )
     launcher.chmod(0o755)
     return home
+
+
+def _remove_in(process: int, directory: Path) -> None:
+    """Remove a directory, but not at the end of a forked child: its parent needs it."""
+    if os.getpid() == process:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def spark_session(app_name: str, **conf: str) -> SparkSession:

