@@ -137,6 +137,7 @@ class Broker:
         fifo: bool = False,
         lock_unit: LockUnit | str | None = None,
         retries: int = 16,
+        retry_queues: int = 1,
         backoff: Backoff | None = None,
         consume_enabled: bool = True,
         attributes: Mapping[str, str] = NO_ATTRIBUTES,
@@ -150,6 +151,7 @@ class Broker:
             fifo: deliver in order: of a lock unit nothing more while a message of it is out.
             lock_unit: what a FIFO group locks, `QUEUE` unless `MESSAGE_GROUP` is given.
             retries: deliveries after the first one, before a message is a dead letter.
+            retry_queues: queues of the group's `%RETRY%` topic, should a client make it.
             backoff: how long a message waits between two of them, where the broker decides;
                 RocketMQ's list of 1 s to 2 h if not given.
             consume_enabled: whether the group may receive.
@@ -167,6 +169,7 @@ class Broker:
             consume_enable=consume_enabled,
             consume_message_orderly=fifo,
             retry_max_times=retries,
+            retry_queue_nums=retry_queues,
             group_retry_policy=json.dumps(encode_group(config)["groupRetryPolicy"]),
             set_attributes=sets,
         )

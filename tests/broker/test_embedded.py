@@ -85,7 +85,9 @@ def test_a_group_is_made_as_an_operator_would() -> None:
         broker.create_group(
             "slow", backoff=ExponentialBackoff(100, 1000, 3), attributes={"priority.factor": "7"}
         )
-        broker.create_group("shut", consume_enabled=False, backoff=CustomizedBackoff((5, 6)))
+        broker.create_group(
+            "shut", consume_enabled=False, backoff=CustomizedBackoff((5, 6)), retry_queues=3
+        )
         groups = {summary.group.name: summary.group for summary in client.groups()}
         assert groups["plain"].retry_max_times == 16
         assert not groups["plain"].attributes
@@ -99,6 +101,7 @@ def test_a_group_is_made_as_an_operator_would() -> None:
             *(5, 6)
         ]
         assert not groups["shut"].consume_enable
+        assert groups["shut"].retry_queue_nums == 3
         broker.create_group("fifo", fifo=True, retries=5)
         (changed,) = [s.group for s in client.groups() if s.group.name == "fifo"]
         assert changed.retry_max_times == 5
