@@ -602,3 +602,4 @@ def test_a_page_that_does_not_come_back_where_the_log_goes_on_ends_appending(
     with pytest.raises(StoreReadOnlyError, match="at position 100 failed"):
         log.append(message())
     assert (log.end_offset, log.flush()) == (first.end_offset, first.end_offset)
+    failures.clear()  # Or they keep the file open.
