@@ -6,6 +6,7 @@ as many segments, and 10,000 queues have tens of thousands of files.
 
 from __future__ import annotations
 
+import resource
 import threading
 from typing import Protocol, final
 
@@ -21,6 +22,15 @@ class Closable(Protocol):
 
     def let_descriptor_go(self) -> None:
         """Give up the descriptor. Reads that are under way keep it until they end."""
+
+
+def quarter_of_descriptors(most: int) -> int:
+    """Return a quarter of the files that this process may open, at least 1 and no more than `most`.
+
+    Sockets, and other files, need descriptors, too.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if limit == resource.RLIM_INFINITY else max(1, min(limit // 4, most))
 
 
 @final

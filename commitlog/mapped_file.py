@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
 
-from commitbus.commitlog.descriptor_cache import DescriptorCache
+from commitbus.commitlog.descriptor_cache import DescriptorCache, quarter_of_descriptors
 from commitbus.commitlog.errors import (
     DiskFullError,
     FlushFailedError,
@@ -56,7 +56,7 @@ class FilePolicy:
     """Take disk blocks as bytes are written, so that 10,000 almost empty queues cost megabytes.
     The apparent size is always full: RocketMQ refuses any other."""
     descriptors: DescriptorCache = field(
-        default_factory=lambda: DescriptorCache(OPEN_FILES_MAX_DEFAULT)
+        default_factory=lambda: DescriptorCache(quarter_of_descriptors(OPEN_FILES_MAX_DEFAULT))
     )
     """Bounds how many of the files are open."""
 

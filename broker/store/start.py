@@ -18,7 +18,6 @@ derived anew (somebody removed queues or index files), the checkpoint first take
 
 from __future__ import annotations
 
-import resource
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +35,7 @@ from commitbus.broker.store.layout import (
 from commitbus.broker.store.reput import DispatchedTo
 from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.commit_log import CommitLog
+from commitbus.commitlog.descriptor_cache import quarter_of_descriptors
 from commitbus.commitlog.dispatch_reader import DispatchReader
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError, StoreError
 from commitbus.commitlog.file_system import FileSystem
@@ -103,7 +103,7 @@ def open_parts(
         config.queue_file_bytes,
         file_system=file_system,
         writable=writable,
-        open_files_max=_open_files_max(),
+        open_files_max=quarter_of_descriptors(_OPEN_FILES_MAX),
     )
     undo.callback(queues.close)
     queues.load()
@@ -118,14 +118,6 @@ def open_parts(
     undo.callback(index.close)
     index.load()
     return StoreParts(log, queues, index)
-
-
-def _open_files_max() -> int:
-    """Return how many queue files may be open: sockets and the log need descriptors, too."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        return _OPEN_FILES_MAX
-    return max(1, min(limit // 4, _OPEN_FILES_MAX))
 
 
 @final
