@@ -8,8 +8,8 @@ is the time that the store itself has lived since it saw that the file was ended
 - While it was closed, only the wall clock can have counted: what it went on since the ages were
   saved is added to them. This is decided once, `SETTLE_S` after the start, because a machine that
   has just started may not know the time yet. Until then no age is told, so nothing expires.
-- A store timestamp says when exactly a file was ended, but only within what was observed: not
-  before the last look at which it was not ended yet, and not after the first at which it was.
+- The last store timestamp says when exactly a file was ended, but only within what was observed:
+  not before the last look at which it was not ended yet, nor after the first at which it was.
 - Without saved ages, as in a store that RocketMQ wrote, the timestamps are all there is. Those that
   lie in the future or before 2020 (a clock that was never set) count as the time of the start.
 

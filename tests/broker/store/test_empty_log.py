@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import pytest
+
 from commitbus.broker.store.message_store import MessageStore
+from commitbus.commitlog.file_ages import FileAges
 from tests.broker.store.killed_starts import (
     CONFIG,
     EXPIRED_MS,
@@ -28,6 +32,20 @@ ENDS = dict.fromkeys(QUEUES, 30)
 
 # No checkpoint comes by itself: what else flushes, a power cut shows.
 RARELY_SAVED = replace(CONFIG, checkpoint_interval_ms=1 << 50)
+
+
+@pytest.fixture(autouse=True)
+def files_are_as_old_as_their_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let files expire when the wall clock moves: days would take too many points."""
+
+    def look(
+        self: FileAges, base_offsets: Sequence[int], last_stored_at: Callable[[int], int | None]
+    ) -> None:
+        now_ms, wall_ms = self._elapsed_ms(), self._clock.now_ms()
+        ages = {base: wall_ms - (last_stored_at(base) or wall_ms) for base in base_offsets}
+        self._ended_ms = {base: now_ms - age for base, age in ages.items()}
+
+    monkeypatch.setattr(FileAges, "look", look)
 
 
 def let_all_go(process: Process, store: MessageStore) -> None:
