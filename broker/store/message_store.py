@@ -196,8 +196,7 @@ class MessageStore(StoreReader):
         with ExitStack() as undo:
             ownership = Ownership(directory, file_system)
             undo.callback(ownership.release)
-            # First what was found, then the mark; and nothing else is changed before it. Should
-            # this start not come to its end, the next one knows.
+            # First what was found, then the mark, and nothing else is changed before it.
             is_clean = was_closed_cleanly(directory, file_system)
             ownership.mark_in_use()
             parts = open_parts(

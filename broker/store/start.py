@@ -166,10 +166,7 @@ def recover(
     checkpoint = read_checkpoint(store, file_system) or StoreCheckpoint()
     if is_clean:
         outcome = recover_normally(
-            log,
-            durable_watermark=watermark,
-            cut_directory=store / CUT,
-            on_progress=on_progress,
+            log, durable_watermark=watermark, cut_directory=store / CUT, on_progress=on_progress
         )
         if queues.dispatched_to > log.end_offset:
             queues.truncate(log.end_offset)
