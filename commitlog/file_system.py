@@ -277,7 +277,14 @@ class _RealFile:
         return os.fstat(self._fd).st_size
 
     def pread(self, length: int, position: int) -> bytes:
-        return os.pread(self._fd, length, position)
+        data = os.pread(self._fd, length, position)
+        # Few bytes are the file's end, or the last before a page that cannot be read, which only
+        # the next read says, or the 2 GiB that the kernel reads at once.
+        while len(data) < length and (
+            more := os.pread(self._fd, length - len(data), position + len(data))
+        ):
+            data += more
+        return data
 
     def pread_cached(self, length: int, position: int) -> bytes | None:
         data = bytearray(length)

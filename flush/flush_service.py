@@ -60,7 +60,10 @@ class FlushService:
         policy: FlushPolicy,
         publish: Callable[[PhysicalOffset], None],
     ) -> None:
-        """`publish` stores the watermark; it is called first, before anyone hears of the flush."""
+        """`publish` stores the watermark; it is called first, before anyone hears of the flush.
+
+        That it raises FlushFailedError is a failed flush.
+        """
         self._target, self._policy, self._publish = target, policy, publish
         self._pending_bytes_max = policy.pending_bytes_max
         self._requested, self._hurry = Doorbell(), Doorbell()
@@ -143,6 +146,8 @@ class FlushService:
     def _flush(self) -> None:
         try:
             durable = self._target.flush()
+            if durable != self._durable:
+                self._publish(durable)
         except FlushFailedError as error:
             self._fail(error)
             return
@@ -157,7 +162,6 @@ class FlushService:
             return
         if durable == self._durable:
             return
-        self._publish(durable)
         with self._advanced:
             self._durable = durable
             self._advanced.notify_all()

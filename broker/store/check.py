@@ -146,7 +146,11 @@ class _LogWalk:
             self._files.load()
         except StoreError as error:
             report.add(directory / LOG, 0, str(error))
-        self._watermark = read_durable_watermark(directory, file_system)
+        self._watermark: int | None = None
+        try:
+            self._watermark = read_durable_watermark(directory, file_system)
+        except ReadFailedError as error:
+            report.add(error.path, error.position, str(error))
         report.durable_watermark = self._watermark
         report.log_begin = report.log_end = self._files.min_offset
 

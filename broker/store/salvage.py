@@ -35,7 +35,7 @@ from commitbus.broker.store.layout import (
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.start import open_parts, recover
 from commitbus.commitlog.clock import Clock
-from commitbus.commitlog.errors import NotAStoreError
+from commitbus.commitlog.errors import NotAStoreError, ReadFailedError
 from commitbus.commitlog.file_system import File, FileSystem
 from commitbus.commitlog.mapped_file import FILE_NAME_DIGITS, FilePolicy, file_name
 from commitbus.commitlog.mapped_file_queue import MappedFileQueue
@@ -386,7 +386,7 @@ def _watermark(directory: Path, file_system: FileSystem) -> int:
     """Return up to where the log was durable, 0 where that cannot be told."""
     try:
         return read_durable_watermark(directory, file_system) or 0
-    except OSError:
+    except (OSError, ReadFailedError):
         return 0
 
 

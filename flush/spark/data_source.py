@@ -85,6 +85,7 @@ class CommitLogReader(DataSourceReader):
         Raises:
             NotAStoreError: The directory holds no log.
             CorruptRecordError: A log file is missing or too short.
+            ReadFailedError: The disk does not give back what the planning has to read.
         """
         options = self._options
         ranges = plan_ranges(
@@ -102,6 +103,7 @@ class CommitLogReader(DataSourceReader):
 
         Raises:
             CorruptRecordError: A record is not intact, and the mode is FAILFAST.
+            ReadFailedError: A block cannot be read, and the mode is FAILFAST.
         """
         log_range = cast("LogPartition", partition).log_range
         if log_range is not None:

@@ -24,7 +24,7 @@ import pyarrow as pa  # type: ignore[import-untyped] # pyarrow ships no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped] # pyarrow ships no types
 
 from commitbus.commitlog.errors import StoreError
-from commitbus.commitlog.file_system import FileSystem, RealFileSystem
+from commitbus.commitlog.file_system import FileSystem, RealFileSystem, read_at
 from commitbus.commitlog.record_format import MIN_RECORD_BYTES
 from commitbus.flush.spark.columns import arrow_schema
 from commitbus.flush.spark.log_ranges import LogRange, RangeEnd, plan_ranges
@@ -144,7 +144,7 @@ def _name(part: LogRange) -> str:
 def _identify(part: LogRange, file_system: FileSystem) -> _Identity:
     file = file_system.open(part.path, writable=False)
     try:
-        first_record = sha256(file.pread(MIN_RECORD_BYTES, 0)).hexdigest()
+        first_record = sha256(read_at(file, MIN_RECORD_BYTES, 0)).hexdigest()
     finally:
         file.close()
     end = part.end if part.end_is is RangeEnd.EXACT else None

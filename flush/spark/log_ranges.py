@@ -18,6 +18,7 @@ would read all of it. Where nothing is named, a file is one range. That is slowe
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -27,8 +28,8 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
-from commitbus.commitlog.errors import CorruptRecordError, NotAStoreError
-from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.errors import CorruptRecordError, NotAStoreError, ReadFailedError
+from commitbus.commitlog.file_system import FileSystem, read_at
 from commitbus.commitlog.record_format import (
     MESSAGE_MAGIC_CODE_V1,
     MESSAGE_MAGIC_CODE_V2,
@@ -39,6 +40,8 @@ from commitbus.flush.watermark import read_durable_watermark
 
 Units: TypeAlias = np.ndarray[Any, np.dtype[np.void]]
 Int64s: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+_LOG: Final = logging.getLogger(__name__)
 
 NAME_DIGITS: Final = 20
 _NOWHERE: Final = np.iinfo(np.int64).max
@@ -120,6 +123,7 @@ def plan_ranges(
     Raises:
         NotAStoreError: The directory holds no log.
         CorruptRecordError: A log file is missing, or the log ends before its durable watermark.
+        ReadFailedError: The disk does not give back the watermark, or where a log file begins.
     """
     ranges = _whole_files(store, file_system)
     if split_bytes is not None:
@@ -175,7 +179,7 @@ def _is_unused(file: _LogFile, file_system: FileSystem) -> bool:
     """Tell whether nothing was written to a file: the next one is made before it is needed."""
     opened = file_system.open(file.path, writable=False)
     try:
-        return not any(opened.pread(8, 0))
+        return not any(read_at(opened, 8, 0))
     finally:
         opened.close()
 
@@ -209,7 +213,11 @@ def _sealed_records(
 
     A manifest does not tell sizes: they are 0.
     """
-    manifest = read_manifest(whole.store, whole.base_offset, file_system)
+    try:
+        manifest = read_manifest(whole.store, whole.base_offset, file_system)
+    except (OSError, ReadFailedError) as error:
+        _LOG.warning("the manifest of %s is not looked at: %s", whole.path, error)
+        return None
     if manifest is None:
         return None
     offsets = np.array([boundary.physical_offset for boundary in manifest.boundaries], np.int64)
@@ -254,7 +262,11 @@ def _queue_files(store: Path, file_system: FileSystem) -> Iterator[Units]:
             for name in file_system.list_names(queue):
                 file = file_system.open(queue / name, writable=False)
                 try:
-                    data = file.pread(file.size(), 0)
+                    data = read_at(file, file.size(), 0)
+                except ReadFailedError as error:
+                    # Fewer places are known to cut at, or to go on at; nothing else is lost.
+                    _LOG.warning("a consume queue is not looked at: %s", error)
+                    continue
                 finally:
                     file.close()
                 units = np.frombuffer(data, _UNIT, len(data) // _UNIT.itemsize)
@@ -274,7 +286,10 @@ def _confirmed(whole: LogRange, file_system: FileSystem, units: Units) -> list[i
     try:
         for unit in units:
             offset = int(unit["physical_offset"])
-            start = file.pread(_RECORD_START.itemsize, offset - whole.base_offset)
+            try:
+                start = read_at(file, _RECORD_START.itemsize, offset - whole.base_offset)
+            except ReadFailedError:
+                continue  # whoever reads the range meets it
             if len(start) < _RECORD_START.itemsize:
                 continue
             record = np.frombuffer(start, _RECORD_START)[0]

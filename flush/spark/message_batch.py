@@ -51,7 +51,7 @@ class MessageBatch:
     """The columns of N messages, built when asked for.
 
     Args:
-        view: The log file.
+        view: What the records lie in.
         fields: N located records, at least one.
     """
 

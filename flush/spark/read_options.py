@@ -15,12 +15,12 @@ MIN_SPLIT_BYTES: Final = 4096
 
 
 class OnDamage(StrEnum):
-    """What happens at a record that is not intact; the words are those of Spark's own readers."""
+    """What to do about a record that is damaged or cannot be read, in the words of Spark's readers."""
 
     FAILFAST = "FAILFAST"
-    """The read fails and names the file and the offset."""
+    """The read fails and names the file and the place in it."""
     DROPMALFORMED = "DROPMALFORMED"
-    """Damaged records are left out and logged."""
+    """Records that are damaged or cannot be read are left out and logged."""
 
 
 @final

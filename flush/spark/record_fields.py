@@ -68,7 +68,7 @@ class DamagedRecordsError(Exception):
 class RecordFields:
     """Where N records and their fields lie, and the values of the fixed ones; arrays of N items.
 
-    Positions count from the beginning of the mapped log file.
+    Positions count from the beginning of the bytes in which they were found.
     """
 
     position: Int64s
@@ -110,10 +110,10 @@ def follow_chain(view: memoryview, position: int, end: int, base_offset: int) ->
     and names the physical offset at which it lies.
 
     Args:
-        view: The log file.
+        view: A log file, or a piece of one.
         position: Where to begin.
         end: Where to stop.
-        base_offset: Physical offset of the file's first byte.
+        base_offset: Physical offset of the view's first byte.
     """
     positions: list[int] = []
     size_at = SIZE.unpack_from
@@ -133,6 +133,23 @@ def follow_chain(view: memoryview, position: int, end: int, base_offset: int) ->
     is_size = (size >= MIN_RECORD_BYTES) & (found + size <= min(end, position + _INT32_MAX))
     wrong = ~is_message | ~is_size | (prefix["physical_offset"] != base_offset + found)
     return found[: wrong.argmax()] if wrong.any() else found
+
+
+def claimed_bytes(view: memoryview, position: int, physical_offset: int) -> int:
+    """Return the size that a record's header tells; of what is no header, the least size.
+
+    Args:
+        view: At least the beginning of the record, if it is one.
+        position: Where it begins in the view.
+        physical_offset: Where it begins in the log.
+    """
+    if len(view) - position < _PREFIX.itemsize:
+        return MIN_RECORD_BYTES
+    prefix = np.frombuffer(view, _PREFIX, 1, position)[0]
+    is_message = prefix["magic"] in (MESSAGE_MAGIC_CODE_V1, MESSAGE_MAGIC_CODE_V2)
+    if not is_message or prefix["physical_offset"] != physical_offset:
+        return MIN_RECORD_BYTES
+    return max(int(prefix["size"]), MIN_RECORD_BYTES)
 
 
 def locate(view: memoryview, positions: Int64s, base_offset: int) -> RecordFields:

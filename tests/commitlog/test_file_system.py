@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,3 +75,26 @@ def test_a_read_that_the_disk_refuses_names_the_file_and_the_place(tmp_path: Pat
         with pytest.raises(ReadFailedError, match="at position 7 failed: Input/output") as raised:
             read(file, 1, 7)
         assert (raised.value.path, raised.value.position) == (tmp_path / "file", 7)
+
+
+def test_a_read_is_short_at_the_end_of_the_file_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel also returns less before a page that it cannot read, and says so only then."""
+    path, pread = tmp_path / "file", os.pread
+    path.write_bytes(bytes(range(100)))
+    file = RealFileSystem().open(path)
+    monkeypatch.setattr(os, "pread", lambda fd, length, at: pread(fd, min(length, 7), at))
+    assert file.pread(50, 10) == bytes(range(10, 60))
+    assert file.pread(50, 90) == bytes(range(90, 100))
+
+    def pread_before_a_bad_page(fd: int, length: int, at: int) -> bytes:
+        if at >= 40:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(fd, min(length, 40 - at), at)
+
+    monkeypatch.setattr(os, "pread", pread_before_a_bad_page)
+    assert file.pread(30, 10) == bytes(range(10, 40))
+    with pytest.raises(ReadFailedError):
+        read_at(file, 31, 10)
+    file.close()

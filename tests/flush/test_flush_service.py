@@ -184,3 +184,27 @@ def test_a_stop_without_descriptors_is_a_failure() -> None:
         service.stop()
         with pytest.raises(OutOfResourcesError):
             service.wait_durable(end, PATIENCE_S)
+
+
+def test_a_watermark_that_cannot_be_stored_is_a_failed_flush() -> None:
+    """Nobody is told that the bytes are durable: readers and recovery would not know of them."""
+    log = FakeLog()
+    failure = FlushFailedError(Path("watermark"), OSError(errno.EIO, "I/O error"))
+
+    def publish(_: PhysicalOffset) -> None:
+        raise failure
+
+    service = FlushService(log, SYNC, publish)
+    heard: list[object] = []
+    told = threading.Event()
+    service.add_listener(heard.append)
+    service.add_failure_listener(heard.append)
+    service.add_failure_listener(lambda _: told.set())
+    service.start()
+    end = log.append(10)
+    service.request(end)
+    with pytest.raises(FlushFailedError, match="watermark"):
+        service.wait_durable(end, PATIENCE_S)
+    assert told.wait(PATIENCE_S)
+    service.stop()
+    assert heard == [failure]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commitbus.commitlog.errors import FlushFailedError, NotAStoreError
+from commitbus.commitlog.errors import FlushFailedError, NotAStoreError, ReadFailedError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.watermark import (
@@ -21,6 +21,7 @@ from commitbus.flush.watermark import (
     read_durable_watermark,
 )
 from tests.failing_files import FailingFileSystem
+from tests.unreadable_files import UnreadableFileSystem
 
 FILES = RealFileSystem()
 
@@ -66,7 +67,7 @@ def test_a_store_without_the_file_has_no_watermark(tmp_path: Path) -> None:
 
 
 def test_what_was_published_is_read_by_others_at_once(tmp_path: Path) -> None:
-    """The file is mapped: no flush is needed for another process to see it."""
+    """No flush is needed for another process to see it."""
     watermark = DurableWatermark(tmp_path, FILES)
     assert read_durable_watermark(tmp_path, FILES) is None
     for value in (0, 1, 5000, 5000, 1 << 40):
@@ -87,7 +88,7 @@ def test_the_last_but_one_survives_a_torn_write(tmp_path: Path) -> None:
 
 
 def test_a_file_cut_short_is_made_whole_again(tmp_path: Path) -> None:
-    """The writer maps the whole file, so it must be there."""
+    """Both slots have their blocks, so that no later write finds the disk full."""
     publish(tmp_path, 10, 20)
     path = tmp_path / WATERMARK_PATH
     path.write_bytes(path.read_bytes()[:100])
@@ -98,7 +99,7 @@ def test_a_file_cut_short_is_made_whole_again(tmp_path: Path) -> None:
 
 
 def test_a_directory_in_its_place_is_named(tmp_path: Path) -> None:
-    """No traceback from the depth of mmap."""
+    """No traceback from the depth of the file system."""
     (tmp_path / WATERMARK_PATH).mkdir(parents=True)
     with pytest.raises(NotAStoreError, match="watermark is a directory"):
         DurableWatermark(tmp_path, FILES)
@@ -114,3 +115,35 @@ def test_a_file_that_cannot_be_synced_is_named(tmp_path: Path) -> None:
     assert caught.value.path == tmp_path / WATERMARK_PATH
     files.fails.clear()
     watermark.close()
+
+
+def test_a_watermark_that_cannot_be_written_is_a_failed_flush(tmp_path: Path) -> None:
+    """The one before it stays what others read, and the file's own."""
+    files: Any = FailingFileSystem()
+    watermark = DurableWatermark(tmp_path, files)
+    watermark.publish(PhysicalOffset(10))
+    files.fails["pwrite"] = errno.EIO
+    with pytest.raises(FlushFailedError) as caught:
+        watermark.publish(PhysicalOffset(20))
+    assert caught.value.path == tmp_path / WATERMARK_PATH
+    assert watermark.value == read_durable_watermark(tmp_path, FILES) == 10
+    files.fails.clear()
+    watermark.publish(PhysicalOffset(30))
+    assert watermark.value == read_durable_watermark(tmp_path, FILES) == 30
+    watermark.close()
+
+
+def test_the_file_is_not_mapped_and_a_failed_read_is_named(tmp_path: Path) -> None:
+    """A mapped page that the disk does not give back is a SIGBUS, at any time."""
+    publish(tmp_path, 10)
+    files: Any = UnreadableFileSystem()
+    watermark = DurableWatermark(tmp_path, files)
+    files.spoil(tmp_path / WATERMARK_PATH, 0)
+    watermark.publish(PhysicalOffset(20))
+    assert watermark.value == 20
+    watermark.close()
+    assert files.mapped == []
+    for open_ in (DurableWatermark, read_durable_watermark):
+        with pytest.raises(ReadFailedError) as caught:
+            open_(tmp_path, files)
+        assert caught.value.path == tmp_path / WATERMARK_PATH
