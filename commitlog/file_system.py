@@ -300,10 +300,9 @@ class _RealFile:
         return bytes(data)
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
-        view = memoryview(data)
-        while view:
-            written = os.pwrite(self._fd, view, position)
-            view, position = view[written:], position + written
+        # Nearly always one write is enough, and entries of some bytes come by the thousands.
+        while (written := os.pwrite(self._fd, data, position)) < len(data):
+            data, position = memoryview(data)[written:], position + written
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)

@@ -1,7 +1,7 @@
-"""Every change of progress, in a ring of mapped memory: what was answered survives `kill -9`.
+"""Every change of progress, in a ring of entries in a file: what was answered survives `kill -9`.
 
-A mapped store survives the process, not a power cut, and costs a microsecond where a write to
-SQLite costs a hundred. Once `ProgressTable` has saved what the entries led to, it gives their
+A write to the page cache survives the process, not a power cut, and costs a microsecond where one
+to SQLite costs a hundred. Once `ProgressTable` has saved what the entries led to, it gives their
 room back; after a kill the entries that were not saved are applied to the saved rows again.
 
 The file, all integers big-endian:
@@ -29,15 +29,19 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple, final
 
-from commitbus.broker.metadata.errors import StateVersionError
+from commitbus.broker.metadata.errors import StateVersionError, StateWriteError
 from commitbus.broker.metadata.progress_entries import PAYLOAD_BYTES_MAX, EntryKind
-from commitbus.commitlog.file_system import File, FileSystem, Mapping
+from commitbus.commitlog.errors import ReadFailedError
+from commitbus.commitlog.file_system import File, FileSystem, read_at
 
 JOURNAL_BYTES_DEFAULT: Final = 16 * 1024 * 1024
 """600,000 acknowledgements between two saves."""
 JOURNAL_BYTES_MIN: Final = 128 * 1024
 """An empty ring takes the longest entry wherever it starts: 64 KiB skipped and 64 KiB used."""
 JOURNAL_BYTES_MAX: Final = 1024 * 1024 * 1024
+
+_WINDOW_BYTES: Final = 256 * 1024
+"""Of a replay."""
 
 _MAGIC: Final = int.from_bytes(b"CBpj")
 _VERSION: Final = 1
@@ -80,16 +84,14 @@ class ProgressJournal:
     Args:
         path: The file, made by `start` when missing.
         size_bytes: Its size from `start` on.
-        file_system: What it is mapped through.
+        file_system: What it is written through.
     """
 
     __slots__ = (
-        "_buffer",
         "_end",
         "_epoch",
         "_file",
         "_file_system",
-        "_mapping",
         "_ring_bytes",
         "_seed",
         "_sequence",
@@ -103,8 +105,6 @@ class ProgressJournal:
         self.path, self._size_bytes, self._file_system = path, size_bytes, file_system
         self._ring_bytes = size_bytes - _FILE_HEADER.size
         self._file: File | None = None
-        self._mapping: Mapping | None = None
-        self._buffer = memoryview(b"")
         self._epoch = self._seed = self._sequence = 0
         # Positions count on and on; modulo the ring they are places in it.
         self._start = self._end = 0
@@ -116,7 +116,8 @@ class ProgressJournal:
 
         Raises:
             StateVersionError: A newer commitbus wrote the file.
-            OSError: It cannot be read.
+            ReadFailedError: The disk does not give back a place where an entry may lie.
+            OSError: The file cannot be opened.
         """
         if not self._file_system.exists(self.path):
             return
@@ -124,11 +125,8 @@ class ProgressJournal:
         try:
             size_bytes = self._stored_size(file)
             if size_bytes is not None:
-                mapping = file.map(min(size_bytes, file.size()))
-                try:
-                    yield from _entries(mapping.buffer, size_bytes - _FILE_HEADER.size, mark)
-                finally:
-                    mapping.close()
+                window = _Window(file, min(size_bytes, file.size()))
+                yield from _entries(window, size_bytes - _FILE_HEADER.size, mark)
         finally:
             file.close()
 
@@ -144,11 +142,9 @@ class ProgressJournal:
         self._file = self._file_system.open(self.path, create=True)
         if self._file.size() > self._size_bytes:
             self._file.truncate(self._size_bytes)
-        # A store to a hole on a full disk would be SIGBUS.
+        # Later, no entry finds the disk full.
         self._file.allocate(0, self._size_bytes)
-        self._mapping = self._file.map(self._size_bytes)
-        self._buffer = self._mapping.buffer
-        self._buffer[: _FILE_HEADER.size] = _FILE_HEADER.pack(_MAGIC, _VERSION, self._size_bytes)
+        self._file.pwrite(_FILE_HEADER.pack(_MAGIC, _VERSION, self._size_bytes), 0)
 
     @property
     def mark(self) -> JournalMark:
@@ -176,6 +172,9 @@ class ProgressJournal:
         """Write an entry, for which there is room; return its sequence number.
 
         From the return on the entry survives the process.
+
+        Raises:
+            StateWriteError: The disk does not take it; there is no such entry.
         """
         length = _ENTRY_BYTES_MIN + len(payload)
         to_end = self._ring_bytes - self._end % self._ring_bytes
@@ -192,7 +191,12 @@ class ProgressJournal:
         sequence = self._sequence + 1
         body = _HEAD.pack(length, kind, 0, sequence, key_id) + payload
         place = _FILE_HEADER.size + self._end % self._ring_bytes
-        self._buffer[place : place + length] = _CRC.pack(zlib.crc32(body, self._seed)) + body
+        assert self._file is not None, "append comes after start"
+        try:
+            self._file.pwrite(_CRC.pack(zlib.crc32(body, self._seed)) + body, place)
+        except OSError as error:
+            # What was written of it has no right CRC, and the next entry is written over it.
+            raise StateWriteError(self.path, error.strerror or str(error)) from error
         self._sequence = sequence
         self._end += length
 
@@ -202,15 +206,13 @@ class ProgressJournal:
         self._start = mark.position
 
     def close(self) -> None:
-        """Unmap the file. A second call does nothing."""
-        if self._mapping is not None and self._file is not None:
-            self._buffer = memoryview(b"")
-            self._mapping.close()
+        """Close the file. A second call does nothing."""
+        if self._file is not None:
             self._file.close()
-            self._mapping = self._file = None
+            self._file = None
 
     def _stored_size(self, file: File) -> int | None:
-        header = file.pread(_FILE_HEADER.size, 0)
+        header = read_at(file, _FILE_HEADER.size, 0)
         if len(header) < _FILE_HEADER.size:
             return None
         magic, version, size_bytes = _FILE_HEADER.unpack(header)
@@ -221,14 +223,36 @@ class ProgressJournal:
         return int(size_bytes)
 
 
-def _entries(buffer: memoryview, ring_bytes: int, mark: JournalMark) -> Iterator[JournalEntry]:
+@final
+class _Window:
+    """Reads a file up to `end` in large pieces, and in small ones where the disk refuses that."""
+
+    def __init__(self, file: File, end: int) -> None:
+        self._file, self._end = file, end
+        self._data, self._start = b"", 0
+
+    def read(self, length: int, place: int) -> bytes:
+        """Return up to `length` bytes, fewer at the end. ReadFailedError."""
+        at = place - self._start
+        if not 0 <= at <= len(self._data) - length:
+            rest = max(self._end - place, 0)
+            try:
+                self._data = read_at(self._file, min(max(length, _WINDOW_BYTES), rest), place)
+            except ReadFailedError:
+                # Perhaps the unreadable page lies behind the last entry.
+                self._data = read_at(self._file, min(length, rest), place)
+            self._start, at = place, 0
+        return self._data[at : at + length]
+
+
+def _entries(window: _Window, ring_bytes: int, mark: JournalMark) -> Iterator[JournalEntry]:
     seed, sequence, position = zlib.crc32(_EPOCH.pack(mark.epoch)), mark.sequence, mark.position
     while True:
         to_end = ring_bytes - position % ring_bytes
         if to_end < _ENTRY_BYTES_MIN:
             position += to_end
             continue
-        entry = _entry_at(buffer, _FILE_HEADER.size + position % ring_bytes, to_end, seed)
+        entry = _entry_at(window, _FILE_HEADER.size + position % ring_bytes, to_end, seed)
         if entry is None or entry.sequence != sequence + 1:
             return
         sequence = entry.sequence
@@ -239,15 +263,15 @@ def _entries(buffer: memoryview, ring_bytes: int, mark: JournalMark) -> Iterator
             yield entry
 
 
-def _entry_at(buffer: memoryview, place: int, room: int, seed: int) -> JournalEntry | None:
-    head = bytes(buffer[place : place + _ENTRY_BYTES_MIN])
+def _entry_at(window: _Window, place: int, room: int, seed: int) -> JournalEntry | None:
+    head = window.read(_ENTRY_BYTES_MIN, place)
     if len(head) < _ENTRY_BYTES_MIN:
         return None
     (crc,) = _CRC.unpack_from(head)
     length, kind, _, sequence, key_id = _HEAD.unpack_from(head, _CRC.size)
     if not _ENTRY_BYTES_MIN <= length <= room:
         return None
-    body = bytes(buffer[place + _CRC.size : place + length])
+    body = window.read(length - _CRC.size, place + _CRC.size)
     if zlib.crc32(body, seed) != crc:
         return None
     return JournalEntry(sequence, kind, key_id, body[_HEAD.size :])

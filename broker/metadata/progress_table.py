@@ -1,6 +1,6 @@
 """The progress of every group in every queue, kept in memory and safe from `kill -9`.
 
-    change --> memory + journal (1 us, before the call returns)
+    change --> journal + memory (2 us, before the call returns)
                     |
                     +--> every 100 ms: rows that changed --> progress.db, one transaction;
                     |    the journal's room up to there is given back
@@ -23,9 +23,8 @@ from typing import Final, final
 from sqlite_utils import Database
 
 from commitbus.broker.metadata import progress_store
-from commitbus.broker.metadata.consumer_offsets import decode_offsets, encode_offsets
-from commitbus.broker.metadata.documents import DocumentError
 from commitbus.broker.metadata.errors import StateFileError, StateWriteError
+from commitbus.broker.metadata.offset_mirror import OffsetMirror
 from commitbus.broker.metadata.progress import Lease, QueueProgress
 from commitbus.broker.metadata.progress_entries import (
     Definition,
@@ -48,15 +47,10 @@ from commitbus.broker.metadata.progress_journal import (
     ProgressJournal,
 )
 from commitbus.broker.metadata.progress_store import Key
-from commitbus.broker.metadata.rocketmq_config import (
-    CONFIG_DIRECTORY,
-    OWN_DIRECTORY,
-    ConfigFile,
-    make_own_directory,
-)
+from commitbus.broker.metadata.rocketmq_config import OWN_DIRECTORY, make_own_directory
 from commitbus.broker.metadata.sqlite_thread import SqliteThread
 from commitbus.commitlog.clock import Clock
-from commitbus.commitlog.errors import StoreClosedError, StoreError
+from commitbus.commitlog.errors import ReadFailedError, StoreClosedError, StoreError
 from commitbus.commitlog.file_system import FileSystem
 
 IN_FLIGHT_MAX_DEFAULT: Final = 10_000
@@ -111,11 +105,12 @@ class ProgressTable:
         self._store_directory = store_directory
         self._clock, self._file_system = clock, file_system
         self._save_interval_ms, self._sync_saves = save_interval_ms, sync_saves
-        self._mirror_interval_ms = mirror_interval_ms
-        self._mirror = ConfigFile(
-            store_directory / CONFIG_DIRECTORY / "consumerOffset.json",
+        self._mirror = OffsetMirror(
+            store_directory,
             clock=clock,
             file_system=file_system,
+            interval_ms=mirror_interval_ms,
+            offsets=self._committed_offsets,
         )
         self._journal = ProgressJournal(
             store_directory / OWN_DIRECTORY / "progress.journal",
@@ -131,10 +126,8 @@ class ProgressTable:
         self._lock = threading.Lock()
         self._changed: set[int] = set()
         self._early_save_requested = False
-        self._save_fails = False
+        self._save_fails = self._journal_fails = False
         self._next_save_s = 0.0
-        self._mirrored_sequence = -1
-        self._mirrored_at_s = 0.0
 
     def open(self) -> None:
         """Read what was saved, apply the journal, and import offsets that RocketMQ wrote.
@@ -183,7 +176,12 @@ class ProgressTable:
         return self._by_key.get((group, topic, queue_id))
 
     def create(self, group: str, topic: str, queue_id: int, initial_offset: int) -> QueueProgress:
-        """Return the progress of a group in a queue, begun at `initial_offset` if it is new."""
+        """Return the progress of a group in a queue, begun at `initial_offset` if it is new.
+
+        Raises:
+            StateWriteError: The journal cannot be written, or is full and cannot be saved; nothing
+                changed.
+        """
         key = group, topic, queue_id
         if (progress := self._by_key.get(key)) is not None:
             return progress
@@ -191,8 +189,8 @@ class ProgressTable:
         self._make_room(len(payload))
         with self._lock:
             progress = QueueProgress(initial_offset, key_id=self._next_key_id)
-            self._add(key, progress)
             self._record(EntryKind.DEFINE, progress, payload)
+            self._add(key, progress)
         return progress
 
     def __len__(self) -> int:
@@ -221,15 +219,16 @@ class ProgressTable:
         Those between that are left out count as acknowledged.
 
         Raises:
-            StateWriteError: The journal is full and cannot be saved; nothing changed.
+            StateWriteError: The journal cannot be written, or is full and cannot be saved; nothing
+                changed.
         """
         assert progress.next_offset <= next_offset
         assert not offsets or progress.next_offset <= offsets[0] <= offsets[-1] < next_offset
         payload = encode_delivery(offsets, lease, next_offset=next_offset)
         self._make_room(len(payload))
         with self._lock:
-            progress.deliver(offsets, lease, next_offset=next_offset)
             self._record(EntryKind.DELIVER, progress, payload)
+            progress.deliver(offsets, lease, next_offset=next_offset)
 
     def hold(self, progress: QueueProgress, offsets: Sequence[int], *, next_offset: int) -> None:
         """Keep new offsets back for their turn and go on at `next_offset`.
@@ -237,15 +236,16 @@ class ProgressTable:
         `offsets` are as those of `deliver`. `redeliver` delivers one of them the first time.
 
         Raises:
-            StateWriteError: The journal is full and cannot be saved; nothing changed.
+            StateWriteError: The journal cannot be written, or is full and cannot be saved; nothing
+                changed.
         """
         assert progress.next_offset <= next_offset
         assert not offsets or progress.next_offset <= offsets[0] <= offsets[-1] < next_offset
         payload = encode_hold(offsets, next_offset=next_offset)
         self._make_room(len(payload))
         with self._lock:
-            progress.hold(offsets, next_offset=next_offset)
             self._record(EntryKind.HOLD, progress, payload)
+            progress.hold(offsets, next_offset=next_offset)
 
     def redeliver(
         self,
@@ -260,30 +260,33 @@ class ProgressTable:
         It is another one, unless it does not count or the offset is suspended.
 
         Raises:
-            StateWriteError: The journal is full and cannot be saved; nothing changed.
+            StateWriteError: The journal cannot be written, or is full and cannot be saved; nothing
+                changed.
         """
         assert offset in progress.in_flight
         payload = encode_redelivery(offset, lease, counts=counts)
         self._make_room(len(payload))
         with self._lock:
-            attempt = progress.redeliver(offset, lease, counts=counts)
             self._record(EntryKind.REDELIVER, progress, payload)
-        return attempt
+            return progress.redeliver(offset, lease, counts=counts)
 
     def acknowledge(self, progress: QueueProgress, *offsets: int) -> int:
         """Take up to 1,024 offsets out of flight for good; return how many of them were in flight.
 
         Raises:
-            StateWriteError: The journal is full and cannot be saved; nothing changed.
+            StateWriteError: The journal cannot be written, or is full and cannot be saved; nothing
+                changed.
         """
-        payload = encode_acknowledgement(offsets)
+        in_flight = progress.in_flight
+        done = [offset for offset in dict.fromkeys(offsets) if offset in in_flight]
+        payload = encode_acknowledgement(done)
         self._make_room(len(payload))
+        if not done:
+            return 0
         with self._lock:
-            done = [offset for offset in offsets if progress.acknowledge(offset)]
-            if len(done) < len(offsets):
-                payload = encode_acknowledgement(done)
-            if done:
-                self._record(EntryKind.ACKNOWLEDGE, progress, payload)
+            self._record(EntryKind.ACKNOWLEDGE, progress, payload)
+            for offset in done:
+                progress.acknowledge(offset)
         return len(done)
 
     def change_invisible(
@@ -301,7 +304,8 @@ class ProgressTable:
         delivery does not count as another attempt.
 
         Raises:
-            StateWriteError: The journal is full and cannot be saved; nothing changed.
+            StateWriteError: The journal cannot be written, or is full and cannot be saved; nothing
+                changed.
         """
         assert offset in progress.in_flight
         payload = encode_change(
@@ -309,26 +313,27 @@ class ProgressTable:
         )
         self._make_room(len(payload))
         with self._lock:
+            self._record(EntryKind.CHANGE, progress, payload)
             progress.change_invisible(
                 offset,
                 pop_time_ms=pop_time_ms,
                 invisible_until_ms=invisible_until_ms,
                 suspend=suspend,
             )
-            self._record(EntryKind.CHANGE, progress, payload)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> QueueProgress:
         """Have a group go on at `offset`, forgetting what is in flight; begin it if it is new.
 
         Raises:
-            StateWriteError: The journal is full and cannot be saved; nothing changed.
+            StateWriteError: The journal cannot be written, or is full and cannot be saved; nothing
+                changed.
         """
         progress = self.create(group, topic, queue_id, offset)
         payload = encode_offset(offset)
         self._make_room(len(payload))
         with self._lock:
-            progress.reset(offset)
             self._record(EntryKind.RESET, progress, payload)
+            progress.reset(offset)
         return progress
 
     def clamp(self, max_offset: Callable[[str, int], int]) -> None:
@@ -341,7 +346,7 @@ class ProgressTable:
             max_offset: Of a topic and queue id: one past its last message, 0 if there is none.
 
         Raises:
-            StateWriteError: The journal is full and cannot be saved.
+            StateWriteError: The journal cannot be written, or is full and cannot be saved.
         """
         for (group, topic, queue_id), progress in self.items():
             end = max_offset(topic, queue_id)
@@ -360,14 +365,15 @@ class ProgressTable:
             payload = encode_offset(end)
             self._make_room(len(payload))
             with self._lock:
-                progress.clamp(end)
                 self._record(EntryKind.CLAMP, progress, payload)
+                progress.clamp(end)
 
     def delete_group(self, group: str) -> None:
         """Forget all progress of a group.
 
         Raises:
-            StateWriteError: The journal is full and cannot be saved; the rest is still there.
+            StateWriteError: The journal cannot be written, or is full and cannot be saved; the
+                rest is still there.
         """
         self._delete([item for item in self.items() if item[0][0] == group])
 
@@ -375,7 +381,8 @@ class ProgressTable:
         """Forget all progress in a topic, or that of one group.
 
         Raises:
-            StateWriteError: The journal is full and cannot be saved; the rest is still there.
+            StateWriteError: The journal cannot be written, or is full and cannot be saved; the
+                rest is still there.
         """
         items = [item for item in self.items() if item[0][1] == topic]
         self._delete([item for item in items if group in (None, item[0][0])])
@@ -402,7 +409,15 @@ class ProgressTable:
             self._thread.wake()
 
     def _record(self, kind: EntryKind, progress: QueueProgress, payload: bytes) -> None:
-        progress.sequence = self._journal.append(kind, progress.key_id, payload)
+        # Before the change is made in memory: when this fails, nothing has changed.
+        try:
+            progress.sequence = self._journal.append(kind, progress.key_id, payload)
+        except StateWriteError as error:
+            if not self._journal_fails:  # once, not for every acknowledgement
+                _log.error("progress journal not written", extra={"reason": str(error)})
+            self._journal_fails = True
+            raise
+        self._journal_fails = False
         self._changed.add(progress.key_id)
 
     def _add(self, key: Key, progress: QueueProgress) -> None:
@@ -414,8 +429,8 @@ class ProgressTable:
         for key, progress in items:
             self._make_room(0)
             with self._lock:
-                del self._by_key[key], self._by_id[progress.key_id]
                 self._record(EntryKind.DELETE, progress, b"")
+                del self._by_key[key], self._by_id[progress.key_id]
 
     # Saving, on the SQLite thread
 
@@ -459,36 +474,22 @@ class ProgressTable:
                 self._save_fails = True
             took_s = self._clock.monotonic_s() - begin_s
             self._next_save_s = begin_s + min(took_s * SAVE_PAUSE_FACTOR, SAVE_PAUSE_S_MAX)
-        if self._clock.monotonic_s() - self._mirrored_at_s >= self._mirror_interval_ms / 1000:
-            self._write_mirror()
+        self._mirror.write(self._journal.sequence, len(self._by_key))
 
     def _finish(self, database: Database) -> None:
         try:
             self._save(database)
         finally:
-            self._write_mirror()
+            self._mirror.write(self._journal.sequence, len(self._by_key), at_once=True)
 
-    def _write_mirror(self) -> None:
-        self._mirrored_at_s = self._clock.monotonic_s()
-        if self._journal.sequence == self._mirrored_sequence:
-            return
-        try:
-            self._save_mirror()
-        except OSError as error:
-            _log.warning(
-                "mirror not written", extra={"file": str(self._mirror.path), "reason": str(error)}
-            )
-
-    def _save_mirror(self) -> None:
-        sequence = self._journal.sequence
+    def _committed_offsets(self) -> list[tuple[Key, int]]:
         with self._lock:
             items = self.items()
         offsets: list[tuple[Key, int]] = []
         for key, progress in items:
             with self._lock:
                 offsets.append((key, progress.committed_offset))
-        self._mirror.save(encode_offsets(offsets))
-        self._mirrored_sequence = sequence
+        return offsets
 
     # Opening, on the SQLite thread
 
@@ -508,6 +509,13 @@ class ProgressTable:
             _log.warning("progress journal ends early", extra={"reason": str(error)})
         except OSError as error:
             raise StateFileError(self._journal.path, f"it cannot be read: {error}") from error
+        except ReadFailedError as error:
+            raise StateFileError(
+                error.path,
+                f"position {error.position} cannot be read: {error.cause.strerror}. The file holds "
+                "what was delivered and acknowledged in the last seconds before the stop. To open "
+                "the store without it, move it away: those messages are delivered again",
+            ) from error
         imported = self._import_offsets(backup_too=not self._by_key)
         # From here on nothing in the old ring counts, so it may be overwritten.
         epoch = max(saved.mark.epoch + 1, self._clock.now_ms())
@@ -518,12 +526,11 @@ class ProgressTable:
             self._journal.start(mark)
         except OSError as error:
             raise StateWriteError(self._journal.path, str(error)) from error
-        self._mirrored_at_s = self._clock.monotonic_s()
         if imported:
             # At once, or not at all: found without our mark again, the file would undo what is
             # acknowledged from now on.
             try:
-                self._save_mirror()
+                self._mirror.save(last)
             except OSError as error:
                 raise StateWriteError(self._mirror.path, str(error)) from error
 
@@ -545,13 +552,9 @@ class ProgressTable:
         self._changed.add(entry.key_id)
 
     def _import_offsets(self, *, backup_too: bool) -> bool:
-        document = self._mirror.load(backup_too=backup_too)
-        if document is None:
+        offsets = self._mirror.load(backup_too=backup_too)
+        if offsets is None:
             return False
-        try:
-            offsets = decode_offsets(document)
-        except DocumentError as error:
-            raise StateFileError(self._mirror.path, str(error)) from error
         for key, offset in offsets.items():
             progress = self._by_key.get(key)
             if progress is None:

@@ -7,6 +7,8 @@ neither minds a name it does not know nor writes it back), so it is newer than w
 
 from __future__ import annotations
 
+import errno
+import logging
 from pathlib import Path
 from typing import Final, final
 
@@ -19,18 +21,35 @@ from commitbus.broker.metadata.documents import (
 )
 from commitbus.broker.metadata.errors import StateFileError
 from commitbus.commitlog.clock import Clock
-from commitbus.commitlog.file_system import FileSystem, replace_file
+from commitbus.commitlog.file_system import File, FileSystem, replace_file
 
 CONFIG_DIRECTORY: Final = "config"
 OWN_DIRECTORY: Final = "commitbus"
 """Where in a store everything lies that is not RocketMQ's."""
 
 FILE_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Half a million topics take that much; a larger file is refused before it is read."""
+"""Half a million topics take that much; a larger file is neither written nor read."""
 
 MARK_KEY: Final = "writtenBy"
 """The mark that a file of `config/` was written by us."""
 _MARK: Final = "commitbus"
+_MARKED_END: Final = format_document({"": "", MARK_KEY: _MARK}).rpartition(b",")[2]
+"""The last bytes of every file that we write."""
+
+_log: Final = logging.getLogger(__name__)
+
+
+@final
+class ConfigTooLargeError(OSError):
+    """What is to be written would be larger than what is read back."""
+
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        super().__init__(
+            errno.EFBIG,
+            f"left out, because it would have {size_bytes} bytes, and at most {FILE_BYTES_MAX} are "
+            "read back",
+            str(path),
+        )
 
 
 def make_own_directory(store_directory: Path, file_system: FileSystem) -> Path:
@@ -83,21 +102,27 @@ class ConfigFile:
         """Replace the tables of the file atomically; what else it holds is kept.
 
         Raises:
+            ConfigTooLargeError: It would have more than `FILE_BYTES_MAX` bytes.
             OSError: The old file is still there, whole.
         """
         version = table(self._document, "dataVersion")
         version["counter"] = integer(version, "counter", 0) + 1
         version.setdefault("stateVersion", 0)
         version["timestamp"] = self._clock.now_ms()
-        kept = {key: value for key, value in self._document.items() if key != "dataVersion"}
+        kept = {k: v for k, v in self._document.items() if k not in {"dataVersion", MARK_KEY}}
         self._document = {"dataVersion": version, **kept, **tables, MARK_KEY: _MARK}
-        replace_file(self.path, format_document(self._document), self._file_system)
+        data = format_document(self._document)
+        if len(data) > FILE_BYTES_MAX:
+            raise ConfigTooLargeError(self.path, len(data))
+        replace_file(self.path, data, self._file_system)
 
     def _read(self, path: Path) -> JsonObject | None:
         if not self._file_system.exists(path):
             return None
         try:
             data = self._read_bytes(path)
+            if data is None:
+                return {MARK_KEY: _MARK}
             if not data:
                 return None
             document = parse_document(data)
@@ -109,11 +134,21 @@ class ConfigFile:
             raise StateFileError(path, f"it cannot be read: {error.strerror}") from error
         return document
 
-    def _read_bytes(self, path: Path) -> bytes:
+    def _read_bytes(self, path: Path) -> bytes | None:
+        """Return the file's bytes; None for one of ours that is too large to be read."""
         file = self._file_system.open(path, writable=False)
         try:
-            if (size := file.size()) > FILE_BYTES_MAX:
+            if (size := file.size()) <= FILE_BYTES_MAX:
+                return file.pread(size, 0)
+            if not _is_ours(file, size):
                 raise StateFileError(path, f"{size} bytes, at most {FILE_BYTES_MAX} are allowed")
-            return file.pread(size, 0)
         finally:
             file.close()
+        # Earlier versions wrote it without a limit. It only repeats what the database has.
+        _log.warning("mirror not read", extra={"file": str(path), "size_bytes": size})
+        return None
+
+
+def _is_ours(file: File, size_bytes: int) -> bool:
+    length = len(_MARKED_END)
+    return file.pread(length, size_bytes - length) == _MARKED_END

@@ -21,7 +21,7 @@ from commitbus.broker.metadata.documents import (
 from commitbus.broker.metadata.errors import StateFileError, StateWriteError
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.names import IllegalNameError
-from commitbus.broker.metadata.rocketmq_config import ConfigFile
+from commitbus.broker.metadata.rocketmq_config import ConfigFile, ConfigTooLargeError
 from commitbus.broker.metadata.sqlite_thread import SqliteThread
 from commitbus.broker.metadata.topics import TopicConfig
 
@@ -65,6 +65,7 @@ class SettingTable(Generic[Config]):
         self._entries: dict[str, JsonObject] = {}
         self._mirror_is_behind = False
         self._mirror_fails = False
+        self._too_many: int | None = None
 
     def load(self, database: Database, path: Path) -> None:
         """Fill the memory from the database, or both from a file that RocketMQ wrote.
@@ -127,11 +128,17 @@ class SettingTable(Generic[Config]):
         """Bring RocketMQ's file up to date, on the SQLite thread. A failure is tried again."""
         if not self._mirror_is_behind:
             return
+        # Making a document of 256 MiB takes seconds: not again before there is less to say.
+        if self._too_many is not None and len(self._entries) >= self._too_many:
+            return
         try:
             self._save_mirror()
             self._mirror_fails = False
+            self._too_many = None
         except OSError as error:
             self._mirror_is_behind = True
+            if isinstance(error, ConfigTooLargeError):
+                self._too_many = len(self._entries)
             if not self._mirror_fails:  # once, not every second
                 _log.warning(
                     "mirror not written",

@@ -13,9 +13,9 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -49,6 +49,8 @@ class Schema:
     """`PRAGMA user_version`."""
     statements: str
     """What makes the tables, separated by semicolons."""
+    upgrades: Mapping[int, str] = field(default_factory=dict)
+    """By version from 2 on: the statements that make it of the version before."""
 
 
 @final
@@ -77,9 +79,14 @@ class _Job:
 class SqliteThread:
     """A database in write-ahead mode and the thread that alone touches it.
 
+    The file is locked against other processes. So SQLite keeps the index of the write-ahead log in
+    its own memory; in `-shm`, a file that it maps, a page that the disk does not give back would
+    be a SIGBUS.
+
     Args:
         path: The file; it is created when missing, its directory is not.
-        schema: What an empty file is made into, and what any other has to be.
+        schema: What an empty file is made into, and what any other has to be. One of an older
+            version is upgraded, in one transaction.
         sync_commits: Whether a commit is on stable storage when it returns, or only survives the
             process.
         tick: Called on the thread about every `tick_interval_s`, busy or not. It handles its
@@ -269,6 +276,9 @@ def _open(path: Path, schema: Schema, *, sync_commits: bool) -> Database:
         # The caller opens and learns what is wrong; from then on the thread alone uses it.
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
         database = Database(connection, execute_plugins=False)
+        # Both before the file is looked at first: then nothing is ever mapped.
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        database.execute("PRAGMA mmap_size = 0")
         _check_length(database, path)
         _check_schema(database, path, schema)
         database.enable_wal()
@@ -278,6 +288,8 @@ def _open(path: Path, schema: Schema, *, sync_commits: bool) -> Database:
             connection.close()
         if isinstance(error, StateFileError):
             raise
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+            raise StateFileError(path, "another process has it open") from error
         raise StateFileError(path, f"it cannot be opened as a database: {error}") from error
     return database
 
@@ -306,6 +318,25 @@ def _check_schema(database: Database, path: Path, schema: Schema) -> None:
     (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
         raise StateFileError(path, f"it is damaged: {found}")
+    if version < schema.version:
+        _upgrade(database, path, schema, version)
+
+
+def _upgrade(database: Database, path: Path, schema: Schema, version: int) -> None:
+    try:
+        steps = [schema.upgrades[later] for later in range(version + 1, schema.version + 1)]
+    except KeyError as error:
+        reason = f"its schema is version {version}, from which no upgrade leads to {schema.version}"
+        raise StateFileError(path, reason) from error
+    # One transaction: a kill or an error leaves the old version as it was.
+    statements = "; ".join(steps)
+    database.executescript(
+        f"BEGIN IMMEDIATE; {statements}; PRAGMA user_version = {schema.version}; COMMIT;"
+    )
+    _log.info(
+        "database upgraded",
+        extra={"file": str(path), "from_version": version, "to_version": schema.version},
+    )
 
 
 def _number(database: Database, pragma: str) -> int:

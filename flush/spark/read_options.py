@@ -15,7 +15,7 @@ MIN_SPLIT_BYTES: Final = 4096
 
 
 class OnDamage(StrEnum):
-    """What to do about a record that is damaged or cannot be read, in the words of Spark's readers."""
+    """How to treat a record that is damaged or cannot be read, in the words of Spark's readers."""
 
     FAILFAST = "FAILFAST"
     """The read fails and names the file and the place in it."""

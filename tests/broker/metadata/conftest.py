@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import pytest
 
@@ -48,11 +48,12 @@ def open_table(clock: FakeClock) -> Iterator[OpenTable]:
         save_interval_ms: int = 3_600_000,
         journal_bytes: int = JOURNAL_BYTES_MIN,
         sync_saves: bool = False,
+        file_system: Any = RealFileSystem(),  # noqa: B008 - it holds nothing
     ) -> ProgressTable:
         table = ProgressTable(
             store,
             clock=clock,
-            file_system=RealFileSystem(),
+            file_system=file_system,
             save_interval_ms=save_interval_ms,
             journal_bytes=journal_bytes,
             sync_saves=sync_saves,

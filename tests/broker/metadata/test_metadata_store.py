@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from commitbus.broker.metadata import rocketmq_config
 from commitbus.broker.metadata.documents import format_document, parse_document, table
 from commitbus.broker.metadata.errors import StateFileError, StateWriteError
 from commitbus.broker.metadata.groups import GroupConfig
@@ -310,6 +311,29 @@ def test_a_mirror_that_cannot_be_written_costs_nothing_but_a_warning(
     assert messages == ["mirror not written"], "once, not at each try"
     metadata.close()
     assert b'"orders"' in (tmp_path / "config" / "topics.json").read_bytes()
+
+
+def test_a_mirror_that_could_not_be_read_back_is_left_out(
+    open_store: Open,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That is said once, and the store opens again."""
+    metadata = open_store(tmp_path)
+    trio.run(metadata.put_topic, FIFO)
+    metadata.close()
+    small = (tmp_path / "config" / "topics.json").read_bytes()
+    monkeypatch.setattr(rocketmq_config, "FILE_BYTES_MAX", len(small) + 10)
+    metadata = open_store(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        for n in range(3):
+            trio.run(metadata.put_topic, TopicConfig(f"t{n}"))
+            metadata._thread.run_sync(metadata._write_mirrors)
+        metadata.close()
+    assert [record.getMessage() for record in caplog.records] == ["mirror not written"]
+    assert b'"t0"' not in (tmp_path / "config" / "topics.json").read_bytes()
+    assert len(open_store(tmp_path).topics()) == 4
 
 
 def test_nothing_is_left_beside_the_mirror(open_store: Open, tmp_path: Path) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commitbus.broker.metadata.errors import StateVersionError
+from commitbus.broker.metadata.errors import StateVersionError, StateWriteError
 from commitbus.broker.metadata.progress_entries import PAYLOAD_BYTES_MAX, EntryKind
 from commitbus.broker.metadata.progress_journal import (
     JOURNAL_BYTES_MIN,
@@ -18,7 +20,10 @@ from commitbus.broker.metadata.progress_journal import (
     JournalMark,
     ProgressJournal,
 )
+from commitbus.commitlog.errors import ReadFailedError
 from commitbus.commitlog.file_system import RealFileSystem
+from tests.failing_files import FailingFileSystem
+from tests.unreadable_files import PAGE_BYTES, UnreadableFileSystem
 
 START = JournalMark(77, 1000, 0)
 Open = Callable[..., ProgressJournal]
@@ -169,3 +174,65 @@ def test_another_size_reads_the_old_ring_and_makes_the_new_one(
     resized.start(START._replace(epoch=78))
     assert (tmp_path / "progress.journal").stat().st_size == size_bytes
     assert _replayed(open_journal(), START._replace(epoch=78)) == []
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_an_entry_that_cannot_be_written_is_refused_and_leaves_none(
+    open_journal: Open, tmp_path: Path, code: int
+) -> None:
+    files: Any = FailingFileSystem()
+    path = tmp_path / "progress.journal"
+    journal = ProgressJournal(path, JOURNAL_BYTES_MIN, file_system=files)
+    journal.start(START)
+    journal.append(EntryKind.DELETE, 1, b"")
+    before = journal.mark
+    files.fails["pwrite"] = code
+    for _ in range(2):
+        with pytest.raises(StateWriteError, match="progress") as caught:
+            journal.append(EntryKind.DELETE, 2, b"")
+        assert caught.value.path == path
+    assert journal.mark == before
+    files.fails.clear()
+    journal.append(EntryKind.DELETE, 3, b"")
+    assert [entry.key_id for entry in _replayed(open_journal())] == [1, 3]
+    journal.close()
+
+
+def test_the_file_is_not_mapped(tmp_path: Path) -> None:
+    """An evicted page that the disk does not give back would be a SIGBUS."""
+    files: Any = UnreadableFileSystem()
+    for _ in range(2):
+        journal = ProgressJournal(tmp_path / "journal", JOURNAL_BYTES_MIN, file_system=files)
+        assert len(_replayed(journal)) <= 1
+        journal.start(START)
+        journal.append(EntryKind.DELETE, 1, b"")
+        journal.close()
+    assert files.mapped == []
+
+
+def test_an_unreadable_place_is_an_error_where_an_entry_may_lie(tmp_path: Path) -> None:
+    """Not behind the last one, and not before the mark."""
+    files: Any = UnreadableFileSystem()
+    path = tmp_path / "journal"
+    journal = ProgressJournal(path, JOURNAL_BYTES_MIN, file_system=files)
+    journal.start(START)
+    while journal.mark.position < 5 * PAGE_BYTES + 100:
+        journal.append(EntryKind.CHANGE, 1, bytes(300))
+    middle = journal.mark
+    journal.append(EntryKind.DELETE, 1, b"")
+    journal.close()
+    whole = _replayed(journal)
+
+    files.spoil(path, 6 * PAGE_BYTES, JOURNAL_BYTES_MIN - 6 * PAGE_BYTES)
+    assert _replayed(journal) == whole
+    files.bad_pages[path] = {1, 2}
+    assert _replayed(journal, middle) == whole[-1:]
+    replay = journal.replay(START)
+    entries: list[JournalEntry] = []
+    with pytest.raises(ReadFailedError) as caught:
+        entries.extend(replay)
+    assert caught.value.path == path
+    assert caught.value.position <= PAGE_BYTES <= caught.value.position + 320
+    files.bad_pages[path] = {0}
+    with pytest.raises(ReadFailedError, match="at position 0"):
+        _replayed(journal)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,6 +17,7 @@ import trio
 import trio.testing
 from sqlite_utils import Database
 
+from commitbus.broker.metadata import metadata_store, progress_store, sqlite_thread
 from commitbus.broker.metadata.errors import StateFileError, StateVersionError, StateWriteError
 from commitbus.broker.metadata.sqlite_thread import Schema, SqliteThread, _call_soon, _Job
 from commitbus.commitlog.errors import StoreClosedError, StoreError, ThreadDiedError
@@ -264,3 +268,137 @@ def test_a_trio_run_that_ended_first_kills_no_thread(open_thread: Open) -> None:
     token = trio.run(token_of_this_run)
     thread._hand_over(_Job(_insert(1), partial(_call_soon, token, lambda: None)))
     assert thread.run_sync(_all) == [1]
+
+
+# Versions
+
+
+UPGRADED = Schema(
+    SCHEMA.application_id,
+    5,
+    "CREATE TABLE t (n INTEGER PRIMARY KEY, twice INTEGER NOT NULL); CREATE TABLE u (n)",
+    upgrades={
+        4: "ALTER TABLE t RENAME TO old; "
+        "CREATE TABLE t (n INTEGER PRIMARY KEY, twice INTEGER NOT NULL)",
+        5: "INSERT INTO t SELECT n, 2 * n FROM old; DROP TABLE old",
+    },
+)
+
+
+def _rows(database: Database) -> list[tuple[int, int]]:
+    return [tuple(row) for row in database.execute("SELECT n, twice FROM t ORDER BY n")]
+
+
+def _fill(open_thread: Open) -> None:
+    thread = open_thread()
+    for n in range(3):
+        thread.run_sync(_insert(n))
+    thread.close()
+
+
+def test_an_older_database_is_upgraded(open_thread: Open, caplog: pytest.LogCaptureFixture) -> None:
+    _fill(open_thread)
+    for _ in range(2):
+        with caplog.at_level(logging.INFO):
+            thread = open_thread(UPGRADED)
+        assert thread.run_sync(_rows) == [(0, 0), (1, 2), (2, 4)]
+        thread.close()
+    assert caplog.text.count("database upgraded") == 1
+    with pytest.raises(StateVersionError):
+        open_thread()
+
+
+def test_an_upgrade_that_fails_leaves_the_old_version(open_thread: Open) -> None:
+    _fill(open_thread)
+    bad = {**UPGRADED.upgrades, 5: "INSERT INTO t SELECT n, 2 * n FROM old; DROP TABLE missing"}
+    with pytest.raises(StateFileError, match="no such table: missing"):
+        open_thread(Schema(SCHEMA.application_id, 5, "", upgrades=bad))
+    assert open_thread().run_sync(_all) == [0, 1, 2]
+
+
+def test_a_version_without_a_way_to_the_present_one_is_refused(open_thread: Open) -> None:
+    _fill(open_thread)
+    with pytest.raises(StateFileError, match="version 3, from which no upgrade leads to 5"):
+        open_thread(Schema(SCHEMA.application_id, 5, "", upgrades={5: "DROP TABLE t"}))
+    assert open_thread().run_sync(_all) == [0, 1, 2]
+
+
+ENDLESS_UPGRADE = """if True:
+    import sys
+    from pathlib import Path
+    from commitbus.broker.metadata.sqlite_thread import Schema, SqliteThread
+    endless = (
+        "DELETE FROM t; CREATE TABLE big (blob); INSERT INTO big WITH RECURSIVE numbers(n) AS "
+        "(SELECT 1 UNION ALL SELECT n + 1 FROM numbers) SELECT randomblob(4000) FROM numbers"
+    )
+    schema = Schema(int(sys.argv[2]), 4, "", upgrades={4: endless})
+    SqliteThread(
+        Path(sys.argv[1]), schema=schema, sync_commits=True, tick=print, tick_interval_s=3600
+    )
+"""
+
+
+def test_a_kill_during_an_upgrade_leaves_the_old_version(open_thread: Open, tmp_path: Path) -> None:
+    """A process that upgrades for ever is killed when much of it is in the file already."""
+    _fill(open_thread)
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDLESS_UPGRADE, str(tmp_path / "x.db"), str(SCHEMA.application_id)]
+    )
+    log = tmp_path / "x.db-wal"
+    try:
+        deadline = time.monotonic() + 60
+        while not log.exists() or log.stat().st_size < 4_000_000:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    thread = open_thread(UPGRADED)
+    assert thread.run_sync(_rows) == [(0, 0), (1, 2), (2, 4)]
+
+
+@pytest.mark.parametrize("schema", [metadata_store.SCHEMA, progress_store.SCHEMA])
+def test_there_is_a_way_from_every_version_that_was_ever_written(schema: Schema) -> None:
+    assert set(schema.upgrades) == set(range(2, schema.version + 1))
+
+
+# What SQLite does with the files
+
+
+def test_nothing_of_a_database_is_mapped(open_thread: Open, tmp_path: Path) -> None:
+    """A mapped page that the disk does not give back would be a SIGBUS."""
+    thread = open_thread()
+    thread.run_sync(_insert(1))
+    assert thread.run_sync(lambda database: database.journal_mode) == "wal"
+    assert {path.name for path in tmp_path.iterdir()} == {"x.db", "x.db-wal"}
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    thread.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"x.db"}
+
+
+def test_a_log_that_a_kill_left_with_its_index_is_taken_over(
+    open_thread: Open, tmp_path: Path
+) -> None:
+    """An index file of an earlier version is not used, and need not be right."""
+    thread = open_thread()
+    thread.run_sync(_insert(1))
+    thread.run_sync(_insert(2))
+    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    thread.close()
+    for name, data in {**kept, "x.db-shm": b"\xff" * 32768}.items():
+        (tmp_path / name).write_bytes(data)
+    assert open_thread().run_sync(_all) == [1, 2]
+
+
+def test_a_database_that_another_process_has_open_is_named(
+    open_thread: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fill(open_thread)
+    monkeypatch.setattr(sqlite_thread, "BUSY_TIMEOUT_S", 0.1)
+    connection = sqlite3.connect(tmp_path / "x.db")
+    connection.execute("SELECT * FROM t").fetchall()
+    with pytest.raises(StateFileError, match="another process has it open"):
+        open_thread()
+    connection.close()
+    assert open_thread().run_sync(_all) == [0, 1, 2]
