@@ -54,6 +54,15 @@ class ExportRefusedError(StoreError):
 
 
 @final
+class ExportFailedError(StoreError):
+    """A Parquet file cannot be written, as on a full disk; the ones before it are whole."""
+
+    def __init__(self, path: Path, cause: OSError) -> None:
+        self.path, self.cause = path, cause
+        super().__init__(f"writing {path} failed: {cause}")
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class ExportSummary:
     """What an export did."""
@@ -97,7 +106,9 @@ def export_store(directory: Path, out: Path, *, on_progress: Progress) -> Export
         NotAStoreError: `directory` holds no log.
         ExportRefusedError: `out` holds something else, or another export is writing to it.
         CorruptRecordError: A record is not intact. The files before it are complete.
-        OSError: A file cannot be read or written.
+        ReadFailedError: A block of the log cannot be read. Likewise.
+        ExportFailedError: A Parquet file cannot be written. Likewise.
+        OSError: A file cannot be opened.
     """
     file_system = RealFileSystem()
     ranges = plan_ranges(directory, file_system, split_bytes=None)
@@ -199,8 +210,11 @@ def _write_file(
         finally:
             file.close()
         file_system.rename(temporary, target)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        # What opens a file names it; what writes to one, pyarrow above all, does not.
+        if isinstance(error, OSError) and error.filename is None:
+            raise ExportFailedError(target, error) from error
         raise
     file_system.sync_directory(target.parent)
 

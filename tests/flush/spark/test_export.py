@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,12 @@ from commitbus.commitlog.errors import CorruptRecordError, NotAStoreError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.flush.spark import export
 from commitbus.flush.spark.columns import arrow_schema
-from commitbus.flush.spark.export import ExportRefusedError, ExportSummary, export_store
+from commitbus.flush.spark.export import (
+    ExportFailedError,
+    ExportRefusedError,
+    ExportSummary,
+    export_store,
+)
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -213,3 +219,19 @@ def test_damage_stops_the_export_and_names_the_place(small_store: Any, tmp_path:
     assert damage.value.physical_offset == damaged.physical_offset
     assert sorted(contents(out)) == [f"{0:020}.parquet"]
     assert not list(out.glob(".*.tmp"))
+
+
+def test_a_file_that_cannot_be_written_is_named(small_store: Any, tmp_path: Path) -> None:
+    """As on a full disk; the next try writes it."""
+    out = tmp_path / "out"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+    try:
+        with pytest.raises(ExportFailedError, match=r"\.parquet failed: ") as caught:
+            export_store(small_store.path, out, on_progress=silent)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.path.parent == out
+    assert contents(out) == {}
+    assert [path.name for path in out.iterdir()] == [".export.lock"]
+    export_store(small_store.path, out, on_progress=silent)
