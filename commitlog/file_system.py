@@ -1,8 +1,8 @@
 """The file system as a parameter, so that a simulation can crash it between any two operations.
 
 Every byte that the store keeps goes through these protocols. Contracts common to all methods:
-they raise `OSError` as the operating system does, and are safe to call from any thread unless
-two threads use the same `File`.
+they raise `OSError` as the operating system does, with the file's name, and are safe to call from
+any thread unless two threads use the same `File`.
 """
 
 from __future__ import annotations
@@ -109,6 +109,8 @@ class File(Protocol):
 
 _WOULD_WAIT: Final = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL)
 """Of a read with RWF_NOWAIT: a page is on the disk only, or the flag is not known here."""
+PAGE_BYTES: Final = 4096
+"""What a failed read is narrowed down to: the kernel reads files in pages of this size."""
 _CLOSED: Final = -1
 _CHUNK_BYTES: Final = 1 << 16
 _ZEROS: Final = bytes(_CHUNK_BYTES)
@@ -124,6 +126,24 @@ def read_at(file: File, length: int, position: int) -> bytes:
         return file.pread(length, position)
     except OSError as error:
         raise ReadFailedError(file.path, position, error) from error
+
+
+def read_up_to(file: File, length: int, position: int) -> tuple[bytes, ReadFailedError | None]:
+    """Return as `read_at` what lies before the first page that cannot be read, and its error."""
+    try:
+        return read_at(file, length, position), None
+    except ReadFailedError as error:
+        cause = error.cause
+    # [low, high) holds a page that cannot be read, everything before `low` can.
+    parts, low, high = list[bytes](), position, position + length
+    while (boundary := (low // PAGE_BYTES + 1) * PAGE_BYTES) < high:
+        middle = max(boundary, (low + high) // 2 // PAGE_BYTES * PAGE_BYTES)
+        try:
+            parts.append(read_at(file, middle - low, low))
+            low = middle
+        except ReadFailedError as error:
+            cause, high = error.cause, middle
+    return b"".join(parts), ReadFailedError(file.path, low, cause)
 
 
 def read_at_once(file: File, length: int, position: int) -> bytes | None:
@@ -277,13 +297,16 @@ class _RealFile:
         return os.fstat(self._fd).st_size
 
     def pread(self, length: int, position: int) -> bytes:
-        data = os.pread(self._fd, length, position)
-        # Few bytes are the file's end, or the last before a page that cannot be read, which only
-        # the next read says, or the 2 GiB that the kernel reads at once.
-        while len(data) < length and (
-            more := os.pread(self._fd, length - len(data), position + len(data))
-        ):
-            data += more
+        try:
+            data = os.pread(self._fd, length, position)
+            # Few bytes are the file's end, or the last before a page that cannot be read, which
+            # only the next read says, or the 2 GiB that the kernel reads at once.
+            while len(data) < length and (
+                more := os.pread(self._fd, length - len(data), position + len(data))
+            ):
+                data += more
+        except OSError as error:
+            raise self._named(error) from None
         return data
 
     def pread_cached(self, length: int, position: int) -> bytes | None:
@@ -293,22 +316,31 @@ class _RealFile:
         except OSError as error:
             if error.errno in _WOULD_WAIT:
                 return None
-            raise
+            raise self._named(error) from None
         if count < length:
             # The rest is not in memory, or behind the end of the file.
             return bytes(data[:count]) if position + count >= self.size() else None
         return bytes(data)
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
-        # Nearly always one write is enough, and entries of some bytes come by the thousands.
-        while (written := os.pwrite(self._fd, data, position)) < len(data):
-            data, position = memoryview(data)[written:], position + written
+        try:
+            # Nearly always one write is enough, and entries of some bytes come by the thousands.
+            while (written := os.pwrite(self._fd, data, position)) < len(data):
+                data, position = memoryview(data)[written:], position + written
+        except OSError as error:
+            raise self._named(error) from None
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self._fd, size)
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise self._named(error) from None
 
     def allocate(self, position: int, length: int) -> None:
-        os.posix_fallocate(self._fd, position, length)
+        try:
+            os.posix_fallocate(self._fd, position, length)
+        except OSError as error:
+            raise self._named(error) from None
 
     def next_data(self, position: int) -> int:
         try:
@@ -325,7 +357,15 @@ class _RealFile:
         return _RealMapping(self._fd, length, writable=self._writable)
 
     def sync_data(self) -> None:
-        os.fdatasync(self._fd)
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise self._named(error) from None
+
+    def _named(self, error: OSError) -> OSError:
+        """Return the error with the file's name, which the kernel's answer lacks."""
+        error.filename = str(self._path)
+        return error
 
     def close(self) -> None:
         fd, self._fd = self._fd, _CLOSED

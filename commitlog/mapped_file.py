@@ -23,6 +23,7 @@ from commitbus.commitlog.errors import (
     FlushFailedError,
     OffsetOutOfRangeError,
     OutOfResourcesError,
+    ReadFailedError,
     StoreClosedError,
     WriteFailedError,
 )
@@ -33,6 +34,7 @@ from commitbus.commitlog.file_system import (
     data_chunks,
     read_at,
     read_at_once,
+    read_up_to,
 )
 
 FILE_NAME_DIGITS: Final = 20
@@ -138,6 +140,14 @@ class MappedFile:
         """
         assert 0 <= position <= position + length <= self.size_bytes, "a read lies in its file"
         return read_at(self._descriptor(), length, position)
+
+    def read_up_to(self, position: int, length: int) -> tuple[bytes, ReadFailedError | None]:
+        """Return as `read` what lies before the first page that cannot be read, and its error.
+
+        Raises otherwise as `read`.
+        """
+        assert 0 <= position <= position + length <= self.size_bytes, "a read lies in its file"
+        return read_up_to(self._descriptor(), length, position)
 
     def read_cached(self, position: int, length: int) -> bytes | None:
         """Return as `read` if no disk has to be waited for, else None. Raises as `read`."""

@@ -24,6 +24,8 @@ from commitbus.commitlog.record_format import (
 
 PIECE_BYTES: Final = 4 << 20
 """Read of a file at a time: as fast as larger pieces, and the caches keep it."""
+_HEADER_BYTES_MAX: Final = 128
+"""In them a header tells the record's size, or is damaged."""
 
 
 @final
@@ -114,8 +116,13 @@ def read_piece(
         ReadFailedError: The disk does not give them back.
     """
     rest = limit - position
-    view = memoryview(file.read(position, min(piece_bytes, rest)))
-    if len(view) < (size := claimed_size(view)) <= rest:
+    data, failure = file.read_up_to(position, min(piece_bytes, rest))
+    view = memoryview(data)
+    size = claimed_size(view)
+    # Records before the page that cannot be read are no worse for it.
+    if failure is not None and len(view) < (size or _HEADER_BYTES_MAX):
+        raise failure
+    if len(view) < size <= rest:
         view = memoryview(file.read(position, size))
     return Piece(view, rest - len(view))
 

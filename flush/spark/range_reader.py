@@ -19,6 +19,7 @@ from commitbus.commitlog.record_format import (
     MIN_RECORD_BYTES,
     SIZE_AND_MAGIC,
     check_record,
+    claimed_size,
 )
 from commitbus.flush.spark.columns import ALL_COLUMNS
 from commitbus.flush.spark.log_pieces import (
@@ -36,13 +37,14 @@ from commitbus.flush.spark.record_fields import (
     DamagedRecordsError,
     Int64s,
     RecordFields,
-    claimed_bytes,
     examine,
     follow_chain,
     locate,
 )
 
 _LOG: Final = logging.getLogger(__name__)
+_HEADER_BYTES_MAX: Final = 128
+"""In them a header tells the record's size, or is damaged."""
 
 
 def read_range(
@@ -128,14 +130,17 @@ class _RangeReader:
             ReadFailedError: The record at `position` cannot be read.
             CorruptRecordError: The file has become shorter.
         """
-        piece = self._load(position, min(MIN_RECORD_BYTES, self._stop - position))
+        rest = self._stop - position
+        piece = self._load(position, min(MIN_RECORD_BYTES, rest))
         chain = self._follow(piece, position)
-        if not chain.size and piece.end < self._stop:
-            # Its piece may end within the record.
-            size = claimed_bytes(piece.view, position - piece.start, self._base_offset + position)
-            if size <= self._stop - position:
-                piece = self._load(position, size)
-                chain = self._follow(piece, position)
+        while not chain.size and piece.end < self._stop:
+            # The piece may end within the record, or within its header.
+            size = claimed_size(piece.view[position - piece.start :])
+            needed = size or min(_HEADER_BYTES_MAX, rest)
+            if not piece.end - position < needed <= rest:
+                break
+            piece = self._load(position, needed)
+            chain = self._follow(piece, position)
         if not chain.size:
             return chain, position
         last = int(chain[-1])
@@ -258,9 +263,11 @@ class _RangeReader:
 
     def _why_no_record(self, position: int) -> str:
         offset = self._base_offset + position
-        size = claimed_bytes(self._piece.view, position - self._piece.start, offset)
         # Behind the range's end as well: perhaps all that is wrong is that it reaches there.
-        record = read_piece(self._file, position, min(size, self._size_bytes - position))
+        rest = self._size_bytes - position
+        head = read_piece(self._file, position, min(_HEADER_BYTES_MAX, rest))
+        size = max(claimed_size(head.view), len(head.view))
+        record = read_piece(self._file, position, min(size, rest))
         try:
             check_record(record.view, 0, offset, verify_crc=False)
         except CorruptRecordError as error:

@@ -135,23 +135,6 @@ def follow_chain(view: memoryview, position: int, end: int, base_offset: int) ->
     return found[: wrong.argmax()] if wrong.any() else found
 
 
-def claimed_bytes(view: memoryview, position: int, physical_offset: int) -> int:
-    """Return the size that a record's header tells; of what is no header, the least size.
-
-    Args:
-        view: At least the beginning of the record, if it is one.
-        position: Where it begins in the view.
-        physical_offset: Where it begins in the log.
-    """
-    if len(view) - position < _PREFIX.itemsize:
-        return MIN_RECORD_BYTES
-    prefix = np.frombuffer(view, _PREFIX, 1, position)[0]
-    is_message = prefix["magic"] in (MESSAGE_MAGIC_CODE_V1, MESSAGE_MAGIC_CODE_V2)
-    if not is_message or prefix["physical_offset"] != physical_offset:
-        return MIN_RECORD_BYTES
-    return max(int(prefix["size"]), MIN_RECORD_BYTES)
-
-
 def locate(view: memoryview, positions: Int64s, base_offset: int) -> RecordFields:
     """Return the fields of the records that `follow_chain` found.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,6 +76,34 @@ def test_a_read_that_the_disk_refuses_names_the_file_and_the_place(tmp_path: Pat
         with pytest.raises(ReadFailedError, match="at position 7 failed: Input/output") as raised:
             read(file, 1, 7)
         assert (raised.value.path, raised.value.position) == (tmp_path / "file", 7)
+
+
+def test_an_error_of_the_operating_system_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was done; "No space left on device" alone helps nobody."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "file"
+    file = RealFileSystem().open(path, create=True)
+    for name in ("pread", "preadv", "pwrite", "ftruncate", "posix_fallocate", "fdatasync"):
+        monkeypatch.setattr(os, name, fail)
+    work: Callable[[], object]
+    for work in (
+        lambda: file.pread(1, 0),
+        lambda: file.pread_cached(1, 0),
+        lambda: file.pwrite(b"x", 0),
+        lambda: file.truncate(1),
+        lambda: file.allocate(0, 1),
+        file.sync_data,
+    ):
+        with pytest.raises(OSError, match="No space left on device") as caught:
+            work()
+        assert caught.value.filename == str(path)
+        assert str(path) in str(caught.value)
+    file.close()
 
 
 def test_a_read_is_short_at_the_end_of_the_file_only(

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from commitbus.commitlog.errors import ReadFailedError
+from commitbus.commitlog.mapped_file import FilePolicy, MappedFile
 from commitbus.commitlog.record_format import BLANK_MAGIC_CODE, SIZE_AND_MAGIC, encode_record
-from commitbus.commitlog.record_scanner import RecordScanner, ScanStop, StopKind
+from commitbus.commitlog.record_scanner import FileScanner, RecordScanner, ScanStop, StopKind
 from commitbus.commitlog.types import Host
+from tests.unreadable_files import PAGE_BYTES, UnreadableFileSystem
 
 BASE = 1 << 20
 HOST = Host.parse("127.0.0.1", 1)
@@ -86,3 +92,27 @@ def test_the_first_bad_record_ends_a_scan_even_if_good_ones_follow() -> None:
     assert (found, stop.kind, stop.position) == ([0], StopKind.BAD, ONE)
     assert "checksum" in stop.reason
     assert scan(bytes(data), verify_crc=False)[0] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("bad_page", [0, 1, 3, 5])
+def test_a_scan_of_a_file_ends_at_the_page_that_cannot_be_read(
+    tmp_path: Path, bad_page: int
+) -> None:
+    """Not at the beginning of the piece that has the page in it: what lies before it is there."""
+    data = records(300)
+    path = tmp_path / f"{BASE:020}"
+    path.write_bytes(data)
+    disk: Any = UnreadableFileSystem()
+    disk.spoil(path, bad_page * PAGE_BYTES)
+    policy = FilePolicy(writable=False)
+    file = MappedFile(path, len(data), file_system=disk, policy=policy)
+    ends = [0]
+    with pytest.raises(ReadFailedError) as caught:
+        ends.extend(position + checked[0] for _, position, checked in FileScanner(file))
+    bad = bad_page * PAGE_BYTES
+    assert caught.value.path == path
+    assert caught.value.position == max(bad, ends[-1])
+    whole = [checked[-1] for checked in RecordScanner(memoryview(data), BASE)]
+    assert len(whole) == 300
+    assert ends[-1] == max([0, *(end for end in whole if end <= bad)])
+    file.close()

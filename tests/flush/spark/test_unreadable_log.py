@@ -155,18 +155,19 @@ def test_a_failed_piece_is_narrowed_down_to_the_page(tmp_path: Path, disk: Any) 
     path = tmp_path / "file"
     data = os.urandom(20 * PAGE_BYTES)
     path.write_bytes(data)
-    for page in (0, 1, 7, 19):
+    for page in (0, 1, 2, 7, 19):
         disk.bad_pages.clear()
         disk.spoil(path, page * PAGE_BYTES)
         file = disk.open(path, writable=False)
         for position in {0, 5, page * PAGE_BYTES - 1, page * PAGE_BYTES, page * PAGE_BYTES + 1}:
             if position < 0:
                 continue
-            piece = read_piece(file, position, len(data) - position)
             readable_end = max(position, page * PAGE_BYTES)
-            assert bytes(piece.view) == data[position:readable_end]
-            assert piece.failure is not None
-            assert piece.failure.position == readable_end
+            for end in {readable_end + 1, readable_end + PAGE_BYTES // 2, len(data)}:
+                piece = read_piece(file, position, end - position)
+                assert bytes(piece.view) == data[position:readable_end]
+                assert piece.failure is not None
+                assert piece.failure.position == readable_end
         assert next_readable(file, page * PAGE_BYTES, len(data)) == (page + 1) * PAGE_BYTES
         file.close()
 
