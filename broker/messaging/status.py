@@ -56,6 +56,8 @@ CODES: Final[Mapping[type[Exception], pb.Code]] = {
     store.MessageRefusedError: pb.MESSAGE_PROPERTIES_TOO_LARGE,
     store.DiskFullError: pb.INTERNAL_SERVER_ERROR,
     store.DiskRatioError: pb.INTERNAL_SERVER_ERROR,
+    store.OutOfResourcesError: pb.INTERNAL_SERVER_ERROR,
+    store.WriteFailedError: pb.INTERNAL_SERVER_ERROR,
     # The message may be in the log and may survive: the client must treat the outcome as unknown.
     store.FlushFailedError: pb.MASTER_PERSISTENCE_TIMEOUT,
     # Likewise: it may have been the thread that would have made the message durable.

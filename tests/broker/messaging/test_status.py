@@ -21,6 +21,7 @@ CAUGHT_BEFORE: Final = {
     "CertificateError": "before there is a broker",
     "CommandError": "for who types a command",
     "ConfigError": "before there is a broker",
+    "ConfigTooLargeError": "is logged, or becomes a StateWriteError",
     "ConversionError": "makes a filter's condition not true",
     "DocumentError": "becomes a StateFileError, or a refusal of the admin service",
     "EngineError": "ends the connection",
