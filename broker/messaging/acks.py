@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, final
+from collections.abc import Awaitable, Mapping, Sequence
+from functools import partial
+from typing import Final
 
 from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.deliveries import (
+    ColdPlacesError,
+    Places,
+    find_delivery,
+    with_places,
+)
 from commitbus.broker.messaging.errors import BadRequestError, InvalidReceiptHandleError
 from commitbus.broker.messaging.receipt_handle import ReceiptHandle
 from commitbus.broker.messaging.status import ok, overall, status_of
 from commitbus.broker.messaging.validate import group_name, invisible_ms, topic_name
 from commitbus.broker.metadata.fifo_lock import next_free_ms
 from commitbus.broker.metadata.groups import LockUnit
-from commitbus.broker.metadata.progress import InFlight, QueueProgress
+from commitbus.broker.metadata.progress import QueueProgress
 from commitbus.broker.rpc.call import Call, Response
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.rpc.proto.wire_format import delimited, key_of
+from commitbus.commitlog.errors import ReadFailedError
 
 ENTRIES_MAX: Final = 1024
 """Of one request; a receive hands out 32. Nobody else is served while they are looked up."""
@@ -30,60 +38,9 @@ _Result = tuple[str, str]
 """The message id and the receipt handle of an entry, as they came."""
 
 
-@final
-class Delivery(NamedTuple):
-    """What a receipt handle names."""
-
-    handle: ReceiptHandle
-    progress: QueueProgress
-    entry: InFlight | None
-    """None: the message is acknowledged already."""
-
-
-def find_delivery(context: MessagingContext, group: str, topic: str, text: str) -> Delivery:
-    """Return the delivery that a receipt handle names, if the handle is still good for it.
-
-    A handle is good for as long as its own invisible time lasts, even if a later one was issued
-    meanwhile; the latest one is good until the message is visible again, renewals included.
-
-    Raises:
-        InvalidReceiptHandleError: it is malformed, not ours, expired, or names nothing delivered.
-    """
-    handle = ReceiptHandle.parse(text)
-    progress = context.progress.get(group, topic, handle.queue_id)
-    if handle.broker_name != context.config.broker_name or progress is None:
-        raise InvalidReceiptHandleError(
-            f"receipt handle {text!r} names no queue that group {group} receives topic {topic} from"
-        )
-    if handle.queue_offset >= progress.next_offset:
-        raise InvalidReceiptHandleError(f"receipt handle {text!r} names an undelivered message")
-    entry = progress.in_flight.get(handle.queue_offset)
-    if entry is not None:
-        if entry.delivery_attempt == 0:
-            raise InvalidReceiptHandleError(f"receipt handle {text!r} names an undelivered message")
-        is_latest = entry.pop_time_ms == handle.pop_time_ms
-        expires_at_ms = entry.invisible_until_ms if is_latest else handle.expires_at_ms
-        if expires_at_ms <= context.clock.now_ms():
-            raise InvalidReceiptHandleError("receipt handle is expired")
-        if not is_latest:
-            _check_place(context, topic, handle)
-    return Delivery(handle, progress, entry)
-
-
-def _check_place(context: MessagingContext, topic: str, handle: ReceiptHandle) -> None:
-    """Check that an older handle still names the message that lies at its queue offset.
-
-    It does not where the topic was deleted and made anew, or where a power cut took the message
-    and another has its offset now: that one is not this client's to acknowledge.
-    """
-    units = context.store.fetch(topic, handle.queue_id, handle.queue_offset, 1).units
-    if not units or (
-        handle.physical_offset >= 0 and units[0].physical_offset != handle.physical_offset
-    ):
-        raise InvalidReceiptHandleError("receipt handle names a message that is gone")
-
-
-def ack_message(context: MessagingContext, request: pb.AckMessageRequest, call: Call) -> Response:
+def ack_message(
+    context: MessagingContext, request: pb.AckMessageRequest, call: Call
+) -> Response | Awaitable[Response]:
     """Take messages out of flight for good; one that is already counts as taken.
 
     Raises:
@@ -98,19 +55,34 @@ def ack_message(context: MessagingContext, request: pb.AckMessageRequest, call: 
         raise BadRequestError(
             f"{len(request.entries)} entries to acknowledge, at most {ENTRIES_MAX} are allowed"
         )
+    return with_places(context, topic, partial(_acknowledge, context, request, group, topic))
+
+
+def _acknowledge(
+    context: MessagingContext,
+    request: pb.AckMessageRequest,
+    group: str,
+    topic: str,
+    places: Places,
+) -> Response:
     results: list[_Result] = []
     errors: dict[int, pb.Status] = {}
     in_flight: dict[QueueProgress, list[int]] = {}
+    cold: set[tuple[int, int]] = set()
     for entry in request.entries[:]:
         text = entry.receipt_handle
         try:
-            handle, progress, state = find_delivery(context, group, topic, text)
-        except InvalidReceiptHandleError as error:
+            handle, progress, state = find_delivery(context, group, topic, text, places)
+        except (InvalidReceiptHandleError, ReadFailedError) as error:
             errors[len(results)] = status_of(error)
+        except ColdPlacesError as error:
+            cold.update(error.places)
         else:
             if state is not None:
                 in_flight.setdefault(progress, []).append(handle.queue_offset)
         results.append((entry.message_id, text))
+    if cold:
+        raise ColdPlacesError(cold)
     for progress, offsets in in_flight.items():
         count = settle(context, group, topic, progress, offsets)
         context.counters.count_acknowledged(group, topic, count)
@@ -167,17 +139,31 @@ def _refusal(results: Sequence[_Result], errors: Mapping[int, pb.Status]) -> pb.
 
 def change_invisible_duration(
     context: MessagingContext, request: pb.ChangeInvisibleDurationRequest, call: Call
-) -> pb.ChangeInvisibleDurationResponse:
+) -> pb.ChangeInvisibleDurationResponse | Awaitable[pb.ChangeInvisibleDurationResponse]:
     """Set anew when a message becomes visible again, counted from now.
 
     Raises:
         RequestError: a name, the duration or the handle is refused.
+        ReadFailedError: an older handle cannot be checked.
     """
     context.clients.seen(call)
     group, topic = group_name(request.group), topic_name(request.topic)
     # 0 is how a consumer gives a message back at once.
     duration_ms = invisible_ms(request.invisible_duration, minimum_ms=0)
-    delivery = find_delivery(context, group, topic, request.receipt_handle)
+    change = partial(_change_invisible_duration, context, request, group, topic)
+    return with_places(context, topic, partial(change, duration_ms=duration_ms))
+
+
+def _change_invisible_duration(
+    context: MessagingContext,
+    request: pb.ChangeInvisibleDurationRequest,
+    group: str,
+    topic: str,
+    places: Places,
+    *,
+    duration_ms: int,
+) -> pb.ChangeInvisibleDurationResponse:
+    delivery = find_delivery(context, group, topic, request.receipt_handle, places)
     if delivery.entry is None:
         raise InvalidReceiptHandleError("the message is acknowledged")
     now_ms = context.clock.now_ms()

@@ -5,11 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 from commitbus.broker.messaging import properties as names
-from commitbus.broker.messaging.acks import find_delivery, settle
+from commitbus.broker.messaging.acks import settle
 from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.deliveries import Delivery, find_delivery, with_places
 from commitbus.broker.messaging.errors import InvalidReceiptHandleError
 from commitbus.broker.messaging.message_codec import message_id, stored_again
+from commitbus.broker.messaging.receipt_handle import ReceiptHandle
 from commitbus.broker.messaging.status import ok
+from commitbus.broker.messaging.store_reads import read_or_wait, read_places, read_record
 from commitbus.broker.messaging.validate import group_name, topic_name
 from commitbus.broker.metadata.names import dead_letter_topic
 from commitbus.broker.metadata.topics import TopicConfig
@@ -26,21 +29,45 @@ async def forward_message_to_dead_letter_queue(
 
     Raises:
         RequestError: a name or the handle is refused.
-        StoreError: the copy could not be stored; the message stays where it is.
+        StoreError: it could not be read, or the copy not be stored; it stays where it is.
     """
     context.clients.seen(call)
     group, topic = group_name(request.group), topic_name(request.topic)
-    delivery = find_delivery(context, group, topic, request.receipt_handle)
+    text = request.receipt_handle
+    delivery = await _delivery(context, group, topic, text)
     if delivery.entry is not None:
         handle = delivery.handle
-        # Where the message lies is ours to know: the handle has been in the client's hands.
-        units = context.store.fetch(topic, handle.queue_id, handle.queue_offset, 1).units
-        if not units or units[0].queue_offset != handle.queue_offset:
-            raise InvalidReceiptHandleError("the message is deleted")
-        record = context.store.read(units[0].physical_offset)
-        await bury(context, group, record, delivery.entry.delivery_attempt)
-        settle(context, group, topic, delivery.progress, (handle.queue_offset,))
+        record = await _read(context, topic, handle)
+        # A disk may have been waited for, and another request may have had the same wish.
+        delivery = await _delivery(context, group, topic, text)
+        if delivery.entry is not None:
+            await bury(context, group, record, delivery.entry.delivery_attempt)
+            settle(context, group, topic, delivery.progress, (handle.queue_offset,))
     return pb.ForwardMessageToDeadLetterQueueResponse(status=ok())
+
+
+async def _delivery(context: MessagingContext, group: str, topic: str, text: str) -> Delivery:
+    found = with_places(
+        context, topic, lambda places: find_delivery(context, group, topic, text, places)
+    )
+    return found if isinstance(found, Delivery) else await found
+
+
+async def _read(context: MessagingContext, topic: str, handle: ReceiptHandle) -> Record:
+    """Return the message that lies at a handle's queue offset.
+
+    Where that is, is ours to know: the handle has been in the client's hands.
+
+    Raises:
+        InvalidReceiptHandleError: the message is deleted.
+        StoreError: it cannot be read.
+    """
+    store, offset = context.store, handle.queue_offset
+    places = await read_or_wait(read_places, store, topic, handle.queue_id, (offset,))
+    place = places[offset]
+    if place is None:
+        raise InvalidReceiptHandleError("the message is deleted")
+    return await read_or_wait(read_record, store, place)
 
 
 async def bury(

@@ -9,20 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import partial
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from trio import to_thread
 
 from commitbus.broker.messaging import properties as names
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.pop import (
-    BATCH_MAX,
-    HOT_BYTES,
-    Batch,
-    Demand,
-    Run,
-    is_exhausted,
-)
+from commitbus.broker.messaging.pop import BATCH_MAX, Batch, Demand, is_exhausted
+from commitbus.broker.messaging.store_reads import Place, read_or_wait, read_places, read_properties
+from commitbus.broker.messaging.taken import Run
 from commitbus.broker.metadata.fifo_lock import (
     UnitOf,
     free_entries,
@@ -31,15 +26,24 @@ from commitbus.broker.metadata.fifo_lock import (
     repeated_entries,
 )
 from commitbus.broker.metadata.groups import GroupConfig, LockUnit
-from commitbus.broker.metadata.progress import QueueProgress
-from commitbus.broker.store.message_store import MessageStore
-from commitbus.broker.store.store_reader import FetchedUnit
+from commitbus.broker.metadata.progress import InFlight, QueueProgress
+from commitbus.broker.store.store_reader import StoreReader
 from commitbus.commitlog.errors import StoreError
-from commitbus.commitlog.record_format import check_record, decode_properties
-from commitbus.commitlog.types import QueueOffset
+from commitbus.commitlog.record_format import decode_properties
 
 READ_AT_ONCE_MAX: Final = 2 * BATCH_MAX
 """Message groups that are read on the trio thread, 10 us each. More are only after a restart."""
+LOOKED_UP: Final = 2 * BATCH_MAX
+"""Messages whose places are looked up together; a batch rarely passes over any."""
+
+_Places = dict[int, Place | None]
+
+
+@final
+class _Cold(NamedTuple):
+    """Offsets of messages of which a disk knows where they lie: nothing more can be taken yet."""
+
+    offsets: list[int]
 
 
 def make_batch(context: MessagingContext, demand: Demand) -> Batch:
@@ -54,6 +58,13 @@ class FifoBatch(Batch):
     """The messages that one receive call of a FIFO group hands over."""
 
     is_fifo = True
+
+    def __init__(self, context: MessagingContext, demand: Demand) -> None:
+        super().__init__(context, demand)
+        self._unit_of: dict[int, UnitOf] = {}
+        """By queue id: the lock units, as they were known when messages were taken last."""
+        self._held_up: set[tuple[int, Hashable]] = set()
+        """Queue id and lock unit of what cannot be read: nothing behind it may be handed over."""
 
     def _next_visible_ms(self, progress: QueueProgress) -> int | None:
         # What is visible already waits for something else of its unit: that is what counts.
@@ -70,25 +81,62 @@ class FifoBatch(Batch):
         for queue_id in queues:
             progress = self._context.progress.get(*self._key(queue_id))
             if progress is not None:
-                unit_of = await self._units(queue_id, progress, group)
-                self._repeat(queue_id, progress, unit_of, group)
+                await self._repeat(queue_id, progress, group)
         self.has_more = bool(self._taken)
 
-    def _repeat(
-        self, queue_id: int, progress: QueueProgress, unit_of: UnitOf, group: GroupConfig
-    ) -> None:
-        now_ms = self._context.clock.now_ms()
-        entries = progress.in_flight.values()
-        for entry in repeated_entries(entries, now_ms, self.demand.client_id, unit_of):
-            if is_exhausted(group, entry.delivery_attempt):
-                continue  # Another receiver of the attempt is just burying it.
-            unit = self._unit(queue_id, QueueOffset(entry.offset))
-            if unit is None:
-                self._context.progress.acknowledge(progress, entry.offset)
-            elif self._room and self._fitting((unit,)):
-                self._take(self._redeliver(queue_id, progress, unit, now_ms, counts=False))
-            else:
+    async def _repeat(self, queue_id: int, progress: QueueProgress, group: GroupConfig) -> None:
+        known: _Places = {}
+        while True:
+            unit_of = await self._units(queue_id, progress, group)
+            if not self._is_current(queue_id, progress):
                 return
+            cold = self._repeat_known(queue_id, progress, group, unit_of, known)
+            if cold is None:
+                return
+            known |= await self._wait_for_places(queue_id, cold)
+
+    def _repeat_known(
+        self,
+        queue_id: int,
+        progress: QueueProgress,
+        group: GroupConfig,
+        unit_of: UnitOf,
+        known: _Places,
+    ) -> _Cold | None:
+        now_ms, taken = self._context.clock.now_ms(), self._offsets(progress)
+        entries = progress.in_flight.values()
+        found = repeated_entries(entries, now_ms, self.demand.client_id, unit_of)
+        for index, entry in enumerate(found):
+            if entry.offset in taken or is_exhausted(group, entry.delivery_attempt):
+                continue  # Another receiver of the attempt is just burying it.
+            if cold := self._look_up(queue_id, found[index : index + LOOKED_UP], known):
+                return cold
+            place = known[entry.offset]
+            if place is None:
+                self._context.progress.acknowledge(progress, entry.offset)
+            elif self._room and self._fitting((place,)):
+                self._take(self._redeliver(queue_id, progress, place, now_ms, counts=False))
+            else:
+                return None
+        return None
+
+    def _look_up(self, queue_id: int, entries: Sequence[InFlight], known: _Places) -> _Cold | None:
+        """Learn where the first of some messages lies, and its neighbours if it is unknown."""
+        if entries[0].offset in known:
+            return None
+        offsets = [entry.offset for entry in entries if entry.offset not in known]
+        places = self._read_places(queue_id, offsets, only_cached=True)
+        if places is None:
+            return _Cold(offsets)
+        known |= places
+        return None
+
+    async def _wait_for_places(self, queue_id: int, cold: _Cold) -> _Places:
+        """Read from a disk; others may take the same messages meanwhile."""
+        read = partial(self._read_places, queue_id, cold.offsets, only_cached=False)
+        places = await to_thread.run_sync(read)
+        assert places is not None, "only what is not cached can be missing"
+        return places
 
     async def _take_step(self, queue_id: int) -> bool:
         """Take what is in flight and free, then what is new; return whether there may be more."""
@@ -111,7 +159,7 @@ class FifoBatch(Batch):
             return False
         if not self._is_at(start, queue_id, progress):
             return True
-        offsets = [unit.queue_offset for unit in found.units]
+        offsets = [place.queue_offset for place in found.places]
         self._context.progress.hold(progress, offsets, next_offset=found.next_offset)
         has_room = await self._take_free(queue_id, progress, group)
         return has_room and self._has_new(queue_id, progress)
@@ -137,60 +185,95 @@ class FifoBatch(Batch):
         It becomes a dead letter once all that lies before it in its unit is settled, and before
         anything behind it is delivered.
         """
-        unit_of = await self._units(queue_id, progress, group)
+        known: _Places = {}
+        while True:
+            unit_of = await self._units(queue_id, progress, group)
+            if not self._is_current(queue_id, progress):
+                return None
+            found = self._take_known(queue_id, progress, group, unit_of, known)
+            if not isinstance(found, _Cold):
+                return found
+            known |= await self._wait_for_places(queue_id, found)
+
+    def _take_known(
+        self,
+        queue_id: int,
+        progress: QueueProgress,
+        group: GroupConfig,
+        unit_of: UnitOf,
+        known: _Places,
+    ) -> Run | _Cold | None:
         now_ms, taken = self._context.clock.now_ms(), self._offsets(progress)
         in_batch, ended = {unit_of(offset) for offset in taken}, set[Hashable]()
-        for entry in free_entries(progress.in_flight.values(), now_ms, taken, unit_of):
+        free = free_entries(progress.in_flight.values(), now_ms, taken, unit_of)
+        for index, entry in enumerate(free):
             lock_unit = unit_of(entry.offset)
-            unit = self._unit(queue_id, QueueOffset(entry.offset))
-            if unit is None:
+            if lock_unit in ended:
+                continue
+            if cold := self._look_up(queue_id, free[index : index + LOOKED_UP], known):
+                return cold
+            place = known[entry.offset]
+            if place is None:
                 # Retention has deleted it: there is nothing left to deliver.
                 self._context.progress.acknowledge(progress, entry.offset)
-            elif lock_unit in ended:
-                continue
             elif not is_exhausted(group, entry.delivery_attempt + (not entry.suspended)):
-                if not self._room or not self._fitting((unit,)):
+                if not self._room or not self._fitting((place,)):
                     return None
-                self._take(self._redeliver(queue_id, progress, unit, now_ms))
+                self._take(self._redeliver(queue_id, progress, place, now_ms))
                 in_batch.add(lock_unit)
             elif lock_unit in in_batch:
                 ended.add(lock_unit)
             else:
-                return self._redeliver(queue_id, progress, unit, now_ms)
+                return self._redeliver(queue_id, progress, place, now_ms)
         return None
 
     def _offsets(self, progress: QueueProgress) -> set[int]:
         """Return what of a queue is part of this batch."""
         runs = [run for run in self._taken if run.progress is progress]
-        return {unit.queue_offset for run in runs for unit in run.units}
+        return {place.queue_offset for run in runs for place in run.places}
 
-    def _drop(self, run: Run, unit: FetchedUnit) -> None:
-        super()._drop(run, unit)
+    def _must_wait(self, run: Run, place: Place) -> bool:
+        lock_unit = self._lock_unit(run, place)
+        if lock_unit not in self._held_up:
+            return False
+        # It was not delivered, so this was no attempt. The unit is locked by what is before it.
+        self._make_visible(run, place, self._context.clock.now_ms(), suspend=True)
+        return True
+
+    def _put_off(self, run: Run, place: Place, error: StoreError) -> None:
+        self._held_up.add(self._lock_unit(run, place))
+        groups, offset = run.progress.message_groups or {}, place.queue_offset
+        if groups.get(offset) == offset:
+            # If it can be read the next time, its message group can.
+            del groups[offset]
+        super()._put_off(run, place, error)
+
+    def _lock_unit(self, run: Run, place: Place) -> tuple[int, Hashable]:
+        return run.queue_id, self._unit_of[run.queue_id](place.queue_offset)
+
+    def _drop(self, run: Run, place: Place) -> None:
+        super()._drop(run, place)
         # Others may have found the unit locked by it, and wait.
         self.has_more = True
 
     async def _units(self, queue_id: int, progress: QueueProgress, group: GroupConfig) -> UnitOf:
         """Return the lock units of what is in flight; reads the message groups that are unknown."""
         if group.lock_unit is LockUnit.QUEUE:
+            self._unit_of[queue_id] = _whole_queue
             return _whole_queue
-        known, in_flight = progress.message_groups or {}, progress.in_flight
-        if len(known) > 2 * len(in_flight) + BATCH_MAX:
-            known = {offset: unit for offset, unit in known.items() if offset in in_flight}
-        progress.message_groups = known
-        unknown = [offset for offset in in_flight if offset not in known]
-        if unknown:
+        while True:
+            known, in_flight = progress.message_groups or {}, progress.in_flight
+            if len(known) > 2 * len(in_flight) + BATCH_MAX:
+                known = {offset: unit for offset, unit in known.items() if offset in in_flight}
+            progress.message_groups = known
+            unknown = [offset for offset in in_flight if offset not in known]
+            if not unknown:
+                self._unit_of[queue_id] = known.get
+                return known.get
             store, topic = self._context.store, self.demand.topic
-            read = partial(_read_units, store, topic, queue_id, unknown)
-            known |= read() if self._is_quick(queue_id, unknown) else await to_thread.run_sync(read)
-        return known.get
-
-    def _is_quick(self, queue_id: int, offsets: Sequence[int]) -> bool:
-        """Return whether to read these messages neither takes long nor waits for a disk."""
-        if len(offsets) > READ_AT_ONCE_MAX:
-            return False
-        units = [self._unit(queue_id, QueueOffset(offset)) for offset in offsets]
-        start = min((unit.physical_offset for unit in units if unit), default=None)
-        return start is None or self._context.store.end_offset - start <= HOT_BYTES
+            # Others may put more in flight while a disk is waited for.
+            read = await read_or_wait(_read_units, store, topic, queue_id, unknown)
+            progress.message_groups |= read
 
 
 def _whole_queue(_offset: int) -> None:
@@ -198,23 +281,25 @@ def _whole_queue(_offset: int) -> None:
 
 
 def _read_units(
-    store: MessageStore, topic: str, queue_id: int, offsets: Sequence[int]
-) -> dict[int, Hashable]:
-    """Return the message groups, empty where there is none. May be called on any thread."""
-    return {offset: _read_unit(store, topic, queue_id, QueueOffset(offset)) for offset in offsets}
+    store: StoreReader, topic: str, queue_id: int, offsets: Sequence[int], *, only_cached: bool
+) -> dict[int, Hashable] | None:
+    """Return the message groups, empty where there is none.
 
-
-def _read_unit(
-    store: MessageStore, topic: str, queue_id: int, offset: QueueOffset
-) -> str | QueueOffset:
-    """Return a message's group; of one that cannot be read its offset, a unit of its own."""
-    for unit in store.fetch(topic, queue_id, offset, 1).units:
-        if unit.queue_offset != offset:
-            break
-        try:
-            with store.pin(unit.physical_offset, unit.size_bytes) as view:
-                *_, start, end = check_record(view, 0, unit.physical_offset, verify_crc=False)
-                return decode_properties(view[start:end].tobytes()).get(names.SHARDING_KEY, "")
-        except StoreError:
-            break
-    return offset
+    A message that cannot be read is a unit of its own, by its offset. With `only_cached` None if
+    that takes long or waits for a disk.
+    """
+    if only_cached and len(offsets) > READ_AT_ONCE_MAX:
+        return None
+    places = read_places(store, topic, queue_id, offsets, only_cached=only_cached)
+    if places is None:
+        return None
+    units: dict[int, Hashable] = {offset: offset for offset in offsets}
+    stored = [place for place in places.values() if place is not None]
+    found = read_properties(store, stored, only_cached=only_cached)
+    for place, properties in zip(stored, found, strict=False):
+        if properties is None:
+            return None
+        if isinstance(properties, memoryview):
+            group = decode_properties(properties.tobytes()).get(names.SHARDING_KEY, "")
+            units[place.queue_offset] = group
+    return units

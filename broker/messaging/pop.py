@@ -1,8 +1,12 @@
 """Taking messages for a consumer: what became visible again first, then what is new.
 
 Each step that takes something is done and journaled before the trio thread does anything else, so
-two receivers never take the same message. Only reading bodies that are likely not in memory any
-more happens on another thread; by then the messages are taken.
+two receivers never take the same message. What has to come from a disk is read on another thread:
+where messages lie before they are taken, and then looked at anew, as others may have been quicker;
+their records afterwards.
+
+A message that cannot be read is taken like any other, but stays with nobody: it is tried again when
+its invisible time is over, and given up after the last attempt.
 """
 
 from __future__ import annotations
@@ -10,26 +14,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 import trio
 
 from commitbus.broker.filters.message_filter import MessageFilter
 from commitbus.broker.messaging import dead_letters, renewals
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.delivered import Delivered, encode_delivered, encode_run
 from commitbus.broker.messaging.errors import TooManyRequestsError
-from commitbus.broker.messaging.receipt_handle import handle_text, run_text
-from commitbus.broker.messaging.scan import Scan
+from commitbus.broker.messaging.scan import Found, Scan
+from commitbus.broker.messaging.store_reads import (
+    Place,
+    read_or_wait,
+    read_places,
+    read_record,
+)
+from commitbus.broker.messaging.taken import Handles, Run, encode_taken
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.progress import InFlight, Lease, QueueProgress
 from commitbus.broker.metadata.topics import TopicConfig
-from commitbus.broker.store.store_reader import FetchedUnit, FetchResult
 from commitbus.commitlog.errors import (
     CorruptRecordError,
     MessageRefusedError,
     OffsetOutOfRangeError,
+    ReadFailedError,
     StoreError,
 )
 from commitbus.commitlog.types import QueueOffset
@@ -42,8 +51,8 @@ PROGRESS_MAX: Final = 1_000_000
 """Queues of groups, 700 bytes each: any client may begin one by naming a group."""
 DELIVERING_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of all answers on their way, one batch more at most: slow readers must not fill the memory."""
-HOT_BYTES: Final = 64 * 1024 * 1024
-"""This close to the log's end a record is in the page cache, and reading it never waits."""
+UNREADABLE_ATTEMPTS_MAX: Final = 16
+"""For a message that cannot be read, in a group that tries without end."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -60,21 +69,6 @@ class Demand:
     invisible_ms: int
     client_id: str
     auto_renew: bool
-
-
-@final
-class Run(NamedTuple):
-    """Messages of one queue that were put in flight together, for this batch."""
-
-    progress: QueueProgress
-    queue_id: int
-    pop_time_ms: int
-    delivery_attempt: int
-    units: Sequence[FetchedUnit]
-
-
-_Outcome = tuple[Run, FetchedUnit, Delivered | StoreError | None]
-"""What a taken message became; None: it is not wanted, and only its tag's hash had said so."""
 
 
 class Batch:
@@ -133,8 +127,8 @@ class Batch:
         until_ms = self._context.clock.now_ms() + renewals.RELEASED_INVISIBLE_MS
         try:
             for run in self._taken:
-                for unit in run.units:
-                    self._release(run, unit, until_ms)
+                for place in run.places:
+                    self._make_visible(run, place, until_ms)
         except StateWriteError as error:
             # It becomes visible later then, at the end of its invisible time.
             _log.warning("release not saved", extra={"reason": str(error)})
@@ -143,8 +137,10 @@ class Batch:
         self._taken.clear()
         self.messages.clear()
 
-    def _release(self, run: Run, unit: FetchedUnit, until_ms: int) -> None:
-        entry = self._in_flight(run, unit)
+    def _make_visible(
+        self, run: Run, place: Place, until_ms: int, *, suspend: bool = False
+    ) -> None:
+        entry = self._in_flight(run, place)
         if entry is None:
             return
         self._context.progress.change_invisible(
@@ -153,7 +149,7 @@ class Batch:
             # Another than it had, even within its millisecond: that ends the automatic renewal.
             pop_time_ms=max(self._context.clock.now_ms(), entry.pop_time_ms + 1),
             invisible_until_ms=until_ms,
-            suspend=False,
+            suspend=suspend,
         )
 
     def note_next_expiry(self) -> None:
@@ -211,21 +207,32 @@ class Batch:
         for queue_id in queues:
             progress = self._progress(queue_id)
             if progress.may_have_expired(now_ms) and self._room:
-                await self._take_expired(queue_id, progress, group, now_ms)
+                await self._take_expired(queue_id, progress, group)
 
     async def _take_expired(
-        self, queue_id: int, progress: QueueProgress, group: GroupConfig, now_ms: int
+        self, queue_id: int, progress: QueueProgress, group: GroupConfig
     ) -> None:
-        exhausted: list[Run] = []
-        for entry in progress.expired(now_ms, self._room):
-            unit = self._unit(queue_id, QueueOffset(entry.offset))
-            if unit is None:
+        entries = progress.expired(self._context.clock.now_ms(), self._room)
+        places = await read_or_wait(
+            self._read_places, queue_id, [entry.offset for entry in entries]
+        )
+        if not self._is_current(queue_id, progress):
+            return
+        now_ms, exhausted = self._context.clock.now_ms(), list[Run]()
+        for entry in entries:
+            if (
+                progress.in_flight.get(entry.offset) is not entry
+                or entry.invisible_until_ms > now_ms
+            ):
+                continue  # Another receiver was quicker while a disk was waited for.
+            place = places[entry.offset]
+            if place is None:
                 # Retention has deleted it: there is nothing left to deliver.
                 self._context.progress.acknowledge(progress, entry.offset)
                 continue
-            if not self._fitting((unit,)):
+            if not self._fitting((place,)):
                 break
-            run = self._redeliver(queue_id, progress, unit, now_ms)
+            run = self._redeliver(queue_id, progress, place, now_ms)
             if is_exhausted(group, run.delivery_attempt):
                 exhausted.append(run)
             else:
@@ -237,7 +244,7 @@ class Batch:
         self,
         queue_id: int,
         progress: QueueProgress,
-        unit: FetchedUnit,
+        place: Place,
         now_ms: int,
         *,
         counts: bool = True,
@@ -245,11 +252,11 @@ class Batch:
         """Put a message that is in flight there once more."""
         # Never the time that it had, even within its millisecond or after the wall clock was set
         # back: an older handle would pass for the new one.
-        pop_time_ms = max(now_ms, progress.in_flight[unit.queue_offset].pop_time_ms + 1)
+        pop_time_ms = max(now_ms, progress.in_flight[place.queue_offset].pop_time_ms + 1)
         attempt = self._context.progress.redeliver(
-            progress, unit.queue_offset, self._lease(now_ms, pop_time_ms), counts=counts
+            progress, place.queue_offset, self._lease(now_ms, pop_time_ms), counts=counts
         )
-        return Run(progress, queue_id, pop_time_ms, attempt, (unit,))
+        return Run(progress, queue_id, pop_time_ms, attempt, (place,))
 
     def _lease(self, now_ms: int, pop_time_ms: int) -> Lease:
         demand = self.demand
@@ -287,21 +294,21 @@ class Batch:
         if not self._is_at(start, queue_id, progress):
             return True
         now_ms = self._context.clock.now_ms()
-        units = self._fitting(found.units)
-        is_cut = len(units) < len(found.units)
+        places = self._fitting(found.places)
+        is_cut = len(places) < len(found.places)
         self._context.progress.deliver(
             progress,
-            [unit.queue_offset for unit in units],
+            [place.queue_offset for place in places],
             self._lease(now_ms, now_ms),
-            next_offset=found.units[len(units)].queue_offset if is_cut else found.next_offset,
+            next_offset=found.places[len(places)].queue_offset if is_cut else found.next_offset,
         )
-        if units:
-            self._take(Run(progress, queue_id, now_ms, 1, units))
+        if places:
+            self._take(Run(progress, queue_id, now_ms, 1, places))
         return self._room > 0 and self._has_new(queue_id, progress)
 
     async def _find_new(
         self, queue_id: int, progress: QueueProgress, max_count: int
-    ) -> FetchResult | None:
+    ) -> Found | None:
         """Return what is found in one step; None if there is nothing that may be taken now."""
         # A consumer that never acknowledges gets no further.
         free = self._context.progress.in_flight_max - progress.in_flight_count
@@ -316,8 +323,11 @@ class Batch:
 
     def _is_at(self, offset: int, queue_id: int, progress: QueueProgress) -> bool:
         """Return whether it was neither reset nor deleted while a disk was waited for."""
-        current = self._context.progress.get(*self._key(queue_id))
-        return current is progress and progress.next_offset == offset
+        return self._is_current(queue_id, progress) and progress.next_offset == offset
+
+    def _is_current(self, queue_id: int, progress: QueueProgress) -> bool:
+        """Return whether it was not deleted while a disk was waited for."""
+        return self._context.progress.get(*self._key(queue_id)) is progress
 
     def _has_new(self, queue_id: int, progress: QueueProgress) -> bool:
         max_offset = self._context.store.max_offset(self.demand.topic, queue_id)
@@ -325,101 +335,104 @@ class Batch:
 
     async def _read(self) -> None:
         """Make messages of what was taken; what the filter's hash let in wrongly is dropped."""
-        start = min([run.units[0].physical_offset for run in self._taken])
-        if self._context.store.end_offset - start <= HOT_BYTES:
-            outcomes = self._encode(self._taken)
-        else:
-            outcomes = await trio.to_thread.run_sync(self._encode, self._taken)
+        handles = Handles(self.demand.invisible_ms, self._context.config.broker_name, self.is_fifo)
+        outcomes = await read_or_wait(
+            encode_taken, self._context.store, self._taken, handles, self.demand.wanted
+        )
         body_bytes = 0
-        for run, unit, found in outcomes:
+        for run, place, found in outcomes:
             if isinstance(found, tuple):
+                if self._must_wait(run, place):
+                    continue
                 response, size_bytes = found
                 self.messages.append(response)
                 body_bytes += size_bytes
             elif found is None or isinstance(found, OffsetOutOfRangeError):
-                self._drop(run, unit)
+                self._drop(run, place)
             else:
-                # It stays in flight, so that the group's lag shows what could not be delivered.
-                _log.error("message unreadable", extra={"reason": str(found)})
+                self._put_off(run, place, found)
         self._context.counters.count_received(
             self.demand.group, self.demand.topic, len(self.messages), body_bytes
         )
 
-    def _encode(self, runs: Sequence[Run]) -> list[_Outcome]:
-        """Return what became of each message, or why it cannot be read. Runs on any thread."""
-        start = min([run.units[0].physical_offset for run in runs])
-        end = max([run.units[-1].physical_offset + run.units[-1].size_bytes for run in runs])
-        found: list[_Outcome] = []
-        try:
-            # Nearly always they lie in one file, which then is looked up and pinned only once.
-            with self._context.store.pin(start, end - start) as view:
-                for run in runs:
-                    self._encode_run(run, view, start, found)
-        except OffsetOutOfRangeError as error:
-            if end - start == runs[0].units[0].size_bytes:
-                return [(runs[0], runs[0].units[0], error)]
-            alone = [run._replace(units=(unit,)) for run in runs for unit in run.units]
-            return [outcome for run in alone for outcome in self._encode((run,))]
-        return found
+    def _must_wait(self, _run: Run, _place: Place) -> bool:
+        """Return whether a message may not be handed over because of one that cannot be read."""
+        return False
 
-    def _encode_run(self, run: Run, view: memoryview, start: int, found: list[_Outcome]) -> None:
-        common, wanted = encode_run(run.queue_id, run.delivery_attempt), self.demand.wanted
-        handles = run_text(
-            run.pop_time_ms,
-            self.demand.invisible_ms,
-            self._context.config.broker_name,
-            run.queue_id,
-            fifo=self.is_fifo,
-        )
-        for unit in run.units:
-            queue_offset, physical_offset, _ = unit
-            handle = handle_text(handles, queue_offset, physical_offset)
-            record = view[physical_offset - start :]
-            try:
-                delivered = encode_delivered(record, physical_offset, common, handle, wanted)
-            except CorruptRecordError as error:
-                found.append((run, unit, error))
-            else:
-                found.append((run, unit, delivered))
+    def _put_off(self, run: Run, place: Place, error: StoreError) -> None:
+        """Leave a message that cannot be read in flight, to be tried again later."""
+        _log.error("message unreadable", extra=self._about(run, place, error))
+        group = self._context.metadata.group(self.demand.group)
+        tries_for_ever = group is not None and group.retry_max_times < 0
+        if tries_for_ever and run.delivery_attempt >= UNREADABLE_ATTEMPTS_MAX:
+            self._give_up(run, place, error)
+        else:
+            self._leave_with_nobody(run, place)
+
+    def _leave_with_nobody(self, run: Run, place: Place) -> None:
+        """Let a message be tried again when its invisible time is over, and not before."""
+        entry = self._in_flight(run, place)
+        if entry is not None:
+            # Its receiver would keep it by renewal, or have it again by repeating the attempt.
+            nobody = Lease(
+                entry.pop_time_ms + 1, entry.invisible_until_ms, client_id="", auto_renew=False
+            )
+            self._context.progress.redeliver(run.progress, place.queue_offset, nobody, counts=False)
+
+    def _give_up(self, run: Run, place: Place, error: StoreError) -> None:
+        """End a message that can be neither delivered nor become a dead letter."""
+        # It would be so every time, and a FIFO group would never go on: this line is its end.
+        _log.error("message given up", extra=self._about(run, place, error))
+        self._drop(run, place)
+
+    def _about(self, run: Run, place: Place, error: StoreError) -> dict[str, object]:
+        return {
+            "group": self.demand.group,
+            "topic": self.demand.topic,
+            "queue_id": run.queue_id,
+            "queue_offset": place.queue_offset,
+            "reason": str(error),
+        }
 
     async def _bury(self, run: Run) -> None:
         """Move a message that was delivered too often to the dead letter queue."""
-        (unit,) = run.units
+        (place,) = run.places
         try:
-            record = self._context.store.read(unit.physical_offset)
+            record = await read_or_wait(read_record, self._context.store, place)
+        except OffsetOutOfRangeError:
+            self._drop(run, place)
+            return
+        except (CorruptRecordError, ReadFailedError) as error:
+            self._give_up(run, place, error)
+            return
+        if self._in_flight(run, place) is None:
+            return
+        try:
             # The present attempt is the one that there is not any more.
             attempt = run.delivery_attempt - 1
             await dead_letters.bury(self._context, self.demand.group, record, attempt)
         except MessageRefusedError as error:
-            # It would be every time, and a FIFO group would never go on: this line is its end.
-            _log.exception(
-                "dead letter refused",
-                extra={
-                    "group": self.demand.group,
-                    "topic": self.demand.topic,
-                    "queue_id": run.queue_id,
-                    "queue_offset": unit.queue_offset,
-                    "reason": str(error),
-                },
-            )
+            # It would be every time: this line is its end, too.
+            _log.exception("dead letter refused", extra=self._about(run, place, error))
         except StoreError as error:
             # It stays in flight, and is tried again when it becomes visible.
-            _log.exception("dead letter not stored", extra={"reason": str(error)})
+            _log.exception("dead letter not stored", extra=self._about(run, place, error))
+            self._leave_with_nobody(run, place)
             return
-        self._drop(run, unit)
+        self._drop(run, place)
 
-    def _drop(self, run: Run, unit: FetchedUnit) -> None:
-        if self._in_flight(run, unit) is not None:
-            self._context.progress.acknowledge(run.progress, unit.queue_offset)
+    def _drop(self, run: Run, place: Place) -> None:
+        if self._in_flight(run, place) is not None:
+            self._context.progress.acknowledge(run.progress, place.queue_offset)
 
-    def _in_flight(self, run: Run, unit: FetchedUnit) -> InFlight | None:
+    def _in_flight(self, run: Run, place: Place) -> InFlight | None:
         """Return what became of a message that was taken; None if it is no longer ours.
 
         An operator may have reset or deleted the group meanwhile, or the client acknowledged.
         """
-        if self._context.progress.get(*self._key(run.queue_id)) is not run.progress:
+        if not self._is_current(run.queue_id, run.progress):
             return None
-        entry = run.progress.in_flight.get(unit.queue_offset)
+        entry = run.progress.in_flight.get(place.queue_offset)
         return entry if entry is not None and entry.pop_time_ms == run.pop_time_ms else None
 
     def _key(self, queue_id: int) -> tuple[str, str, int]:
@@ -432,27 +445,28 @@ class Batch:
 
     def _take(self, run: Run) -> None:
         """Make a run part of the batch."""
-        size_bytes = sum([unit.size_bytes for unit in run.units])
+        size_bytes = sum([place.size_bytes for place in run.places])
         self._taken.append(run)
-        self._count += len(run.units)
+        self._count += len(run.places)
         self._bytes += size_bytes
         self._context.delivering_bytes += size_bytes
 
-    def _fitting(self, units: Sequence[FetchedUnit]) -> Sequence[FetchedUnit]:
+    def _fitting(self, places: Sequence[Place]) -> Sequence[Place]:
         """Return as many of the first ones as may still be taken; one always may."""
         total = self._bytes
-        for count, unit in enumerate(units):
-            total += unit.size_bytes
-            if total > BATCH_BYTES_MAX and total > unit.size_bytes:
+        for count, place in enumerate(places):
+            total += place.size_bytes
+            if total > BATCH_BYTES_MAX and total > place.size_bytes:
                 self._too_long = True
-                return units[:count]
-        return units
+                return places[:count]
+        return places
 
-    def _unit(self, queue_id: int, queue_offset: QueueOffset) -> FetchedUnit | None:
-        """Return where a message in flight lies; None if it was deleted."""
-        found = self._context.store.fetch(self.demand.topic, queue_id, queue_offset, 1)
-        # Below its first stored message a queue answers with that one.
-        return next((unit for unit in found.units if unit.queue_offset == queue_offset), None)
+    def _read_places(
+        self, queue_id: int, offsets: Sequence[int], *, only_cached: bool
+    ) -> dict[int, Place | None] | None:
+        """Return where messages in flight lie; None for one that was deleted."""
+        store, topic = self._context.store, self.demand.topic
+        return read_places(store, topic, queue_id, offsets, only_cached=only_cached)
 
     def _note_expiry(self, at_ms: int) -> None:
         self._context.polls.note_expiry(self.demand.group, self.demand.topic, at_ms)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import trio
 
@@ -32,16 +32,15 @@ from commitbus.broker.messaging.pop import (
     BATCH_BYTES_MAX,
     BATCH_MAX,
     DELIVERING_BYTES_MAX,
-    HOT_BYTES,
 )
 from commitbus.broker.messaging.scan import Scan
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
+from commitbus.broker.messaging.store_reads import Place, read_or_wait, read_records
 from commitbus.broker.messaging.validate import group_name
 from commitbus.broker.rpc.call import Call, Send
 from commitbus.broker.rpc.method import Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.store.store_reader import FetchedUnit
-from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
+from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError, ReadFailedError
 from commitbus.commitlog.types import QueueOffset
 
 _OK: Final = pb.PullMessageResponse(status=ok())
@@ -84,6 +83,14 @@ class _Want:
     batch_size: int
     client: Client
     until_s: float
+
+
+@final
+class _Read(NamedTuple):
+    """What became of messages, up to the first that the disk does not give back."""
+
+    messages: list[Delivered]
+    unreadable: tuple[Place, ReadFailedError] | None = None
 
 
 def _want(
@@ -180,15 +187,24 @@ class Pulling(Parked):
         Raises:
             RequestError: topic, group or queue are gone, or not to be pulled from or for; or the
                 offset is none of the queue: then it becomes the nearest that is.
+            ReadFailedError: the disk does not give the next message back: the offset becomes that
+                of the one behind it. Whoever wants to try again asks for the same one again.
         """
         want = self._want
         scan = Scan(self._context, want.topic, want.queue_id, want.wanted)
         while self._check() > self._offset:
             found = await scan.step(self._offset, want.batch_size)
-            units = _fitting(found.units)
-            is_cut = len(units) < len(found.units)
-            messages = await self._read(units) if units else []
-            self._offset = found.units[len(units)].queue_offset if is_cut else found.next_offset
+            places = _fitting(found.places)
+            is_cut = len(places) < len(found.places)
+            messages, unreadable = await self._read(places) if places else ([], None)
+            self._offset = found.places[len(places)].queue_offset if is_cut else found.next_offset
+            if unreadable is not None:
+                place, error = unreadable
+                if not messages:
+                    _log.error("message unreadable", extra={"reason": str(error)})
+                    self._offset = QueueOffset(place.queue_offset + 1)
+                    raise error
+                self._offset = place.queue_offset
             if messages or trio.current_time() >= self._want.until_s:
                 return messages
             # A filter may step over millions: others get a turn between two steps.
@@ -212,36 +228,43 @@ class Pulling(Parked):
             raise TooManyRequestsError("too many bytes wait for consumers that read slowly")
         return end
 
-    async def _read(self, units: Sequence[FetchedUnit]) -> list[bytes]:
-        """Return the responses that carry messages, without those that are gone or not wanted."""
+    async def _read(
+        self, places: Sequence[Place]
+    ) -> tuple[list[bytes], tuple[Place, ReadFailedError] | None]:
+        """Return the responses that carry messages, without those that are gone or not wanted.
+
+        And the first message that the disk does not give back, behind which nothing is returned.
+        """
         context = self._context
-        size_bytes = sum(unit.size_bytes for unit in units)
+        size_bytes = sum(place.size_bytes for place in places)
         self._held_bytes += size_bytes
         context.delivering_bytes += size_bytes
-        if context.store.end_offset - units[0].physical_offset <= HOT_BYTES:
-            found = self._encode(units)
-        else:
-            found = await trio.to_thread.run_sync(self._encode, units)
+        found, unreadable = await read_or_wait(self._encode, places)
         body_bytes = sum(count for _, count in found)
         context.counters.count_received(self._want.group, self._want.topic, len(found), body_bytes)
-        return [response for response, _ in found]
+        return [response for response, _ in found], unreadable
 
-    def _encode(self, units: Sequence[FetchedUnit]) -> list[Delivered]:
-        """Read messages. Runs on any thread."""
+    def _encode(self, places: Sequence[Place], *, only_cached: bool) -> _Read | None:
         common, found = encode_run(self._want.queue_id, None), list[Delivered]()
-        for _, physical_offset, size_bytes in units:
-            try:
-                with self._context.store.pin(physical_offset, size_bytes) as view:
-                    message = encode_delivered(view, physical_offset, common, "", self._want.wanted)
-            except OffsetOutOfRangeError:
+        records = read_records(self._context.store, places, only_cached=only_cached)
+        for place, record in zip(places, records, strict=False):
+            if record is None:
+                return None
+            if isinstance(record, ReadFailedError):
+                return _Read(found, (place, record))
+            if isinstance(record, OffsetOutOfRangeError):
                 continue  # Retention has deleted it just now.
+            try:
+                message = encode_delivered(
+                    record, place.physical_offset, common, "", self._want.wanted
+                )
             except CorruptRecordError as error:
                 # Passed over: at the same place again the consumer would get no further.
                 _log.error("message unreadable", extra={"reason": str(error)})
                 continue
             if message is not None:
                 found.append(message)
-        return found
+        return _Read(found)
 
     async def _answer(self, messages: Sequence[bytes]) -> None:
         """Send a batch.
@@ -258,11 +281,11 @@ class Pulling(Parked):
         return pb.PullMessageResponse(next_offset=self._offset)
 
 
-def _fitting(units: Sequence[FetchedUnit]) -> Sequence[FetchedUnit]:
+def _fitting(places: Sequence[Place]) -> Sequence[Place]:
     """Return as many of the first ones as an answer may hold, one at least."""
     total = 0
-    for count, unit in enumerate(units):
-        total += unit.size_bytes
+    for count, place in enumerate(places):
+        total += place.size_bytes
         if count and total > BATCH_BYTES_MAX:
-            return units[:count]
-    return units
+            return places[:count]
+    return places

@@ -36,6 +36,8 @@ from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.clock import Clock, SystemClock
 from commitbus.commitlog.file_system import RealFileSystem
+from commitbus.commitlog.log_reader import LogReader
+from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.flush.policy import FlushPolicy
 
 EPOCH_MS = 1_800_000_000_000
@@ -306,6 +308,12 @@ def noted_threads(patch: pytest.MonkeyPatch, owner: type, method: str) -> set[in
 
     patch.setattr(owner, method, noted)
     return threads
+
+
+def make_all_reads_cold(patch: pytest.MonkeyPatch) -> None:
+    """Let each read of log and queues wait for a disk, as far as its reader can know."""
+    for reader in LogReader, ConsumeQueue:
+        patch.setattr(reader, "read_cached", lambda *_: None)
 
 
 def copy_as_killed(directory: Path, copy: Path) -> None:

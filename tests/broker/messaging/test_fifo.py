@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from commitbus.broker.messaging import pop
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.commitlog.log_reader import LogReader
 from tests.broker.messaging.fifo_group import (
     ack,
     attempts,
@@ -371,14 +371,14 @@ def test_a_batch_that_the_client_did_not_get_is_free_after_a_second(run: Run) ->
 
 def test_what_has_to_be_dropped_holds_up_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """'BB' has the hash of 'Aa': until it is read the queue is locked, and who looks then waits."""
-    monkeypatch.setattr(pop, "HOT_BYTES", -1)
-    encode, may_read = pop.Batch._encode, threading.Event()
+    monkeypatch.setattr(LogReader, "read_cached", lambda *_: None)
+    read, may_read = LogReader.read_bytes, threading.Event()
 
-    def read_late(self: pop.Batch, runs: Any) -> Any:
+    def read_late(*arguments: Any) -> Any:
         assert may_read.wait(30)
-        return encode(self, runs)
+        return read(*arguments)
 
-    monkeypatch.setattr(pop.Batch, "_encode", read_late)
+    monkeypatch.setattr(LogReader, "read_bytes", read_late)
 
     async def scenario(bus: Any) -> None:
         await bus.group("O", consume_message_orderly=True)

@@ -20,9 +20,10 @@ from commitbus.broker.rpc.call import Response, RpcError, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.store import store_reader
 from commitbus.commitlog.errors import OffsetOutOfRangeError
+from commitbus.commitlog.log_reader import LogReader
 from commitbus.commitlog.record_format import encode_properties
 from commitbus.commitlog.types import Host, OutgoingMessage
-from tests.broker.messaging.bus import noted_threads
+from tests.broker.messaging.bus import make_all_reads_cold, noted_threads
 from tests.broker.messaging.pulls import Pulled, pull, request_of
 
 Run = Callable[..., None]
@@ -336,14 +337,14 @@ def test_what_cannot_be_read_is_passed_over(
         with log_file.open("r+b") as file:
             file.seek(file.read(4096).index(b"the damaged one"))
             file.write(b"T")
-        pin = store.pin
+        read = store.read_cached
 
         def unless_deleted(physical_offset: int, size_bytes: int) -> Any:
             if physical_offset == 0:
                 raise OffsetOutOfRangeError("physical offset", 0, 1, 2)
-            return pin(physical_offset, size_bytes)
+            return read(physical_offset, size_bytes)
 
-        monkeypatch.setattr(store, "pin", unless_deleted)
+        monkeypatch.setattr(store, "read_cached", unless_deleted)
         for offset in (0, 1, 2):
             pulled = await pull(bus, offset)
             assert (pulled.bodies, pulled.next_offset) == ([b"2"], 3)
@@ -352,14 +353,10 @@ def test_what_cannot_be_read_is_passed_over(
     assert "message unreadable" in caplog.text
 
 
-def test_records_far_behind_are_read_on_another_thread(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They may have to come from the disk, and the trio thread does not wait for disks."""
-    monkeypatch.setattr(pull_module, "HOT_BYTES", -1)
-    monkeypatch.setattr(scan, "is_cached", lambda _: False)
-    reading = noted_threads(monkeypatch, pull_module.Pulling, "_encode")
-    looking = noted_threads(monkeypatch, scan.Scan, "_choose")
+def test_cold_records_are_read_on_another_thread(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have to come from the disk, and the trio thread does not wait for disks."""
+    make_all_reads_cold(monkeypatch)
+    threads = noted_threads(monkeypatch, LogReader, "read_bytes")
 
     async def scenario(bus: Any) -> None:
         await bus.send(b"1", colour="red")
@@ -368,9 +365,8 @@ def test_records_far_behind_are_read_on_another_thread(
         assert (await pull(bus, sql="colour = 'green'")).bodies == [b"2"]
 
     run(scenario)
-    assert reading
-    assert looking
-    assert get_ident() not in reading | looking
+    assert threads
+    assert get_ident() not in threads
 
 
 def test_two_that_broadcast_to_themselves_see_everything(run: Run) -> None:

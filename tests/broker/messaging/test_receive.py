@@ -17,7 +17,8 @@ from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rpc.call import Response
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.errors import OffsetOutOfRangeError
-from tests.broker.messaging.bus import noted_threads
+from commitbus.commitlog.log_reader import LogReader
+from tests.broker.messaging.bus import make_all_reads_cold, noted_threads
 
 Run = Callable[..., None]
 
@@ -433,10 +434,10 @@ def test_a_message_deleted_while_in_flight_is_done(
     async def scenario(bus: Any) -> None:
         await bus.send(b"1", b"2")
         await bus.receive(invisible_s=5)
-        fetch = bus.context.store.fetch
+        fetch = bus.context.store.fetch_cached
         monkeypatch.setattr(
             bus.context.store,
-            "fetch",
+            "fetch_cached",
             lambda topic, queue_id, offset, *rest: fetch(topic, queue_id, max(offset, 1), *rest),
         )
         await bus.sleep(6)
@@ -454,15 +455,14 @@ def test_a_message_deleted_while_it_is_read_is_done(
     async def scenario(bus: Any) -> None:
         await bus.send(b"1", b"2")
         store = bus.context.store
-        read, pin = store.read, store.pin
+        read = store.read_cached
 
         def unless_deleted(call: Any, physical_offset: int, *arguments: int) -> Any:
             if physical_offset == 0:
                 raise OffsetOutOfRangeError("physical offset", 0, 1, 2)
             return call(physical_offset, *arguments)
 
-        monkeypatch.setattr(store, "read", partial(unless_deleted, read))
-        monkeypatch.setattr(store, "pin", partial(unless_deleted, pin))
+        monkeypatch.setattr(store, "read_cached", partial(unless_deleted, read))
         assert (await bus.receive()).bodies == [b"2"]
         assert bus.context.progress.get("G", "T", 0).committed_offset == 1
 
@@ -512,12 +512,10 @@ def test_a_release_that_cannot_be_saved_leaves_the_message_to_its_time(
     assert "release not saved" in caplog.text
 
 
-def test_records_far_behind_are_read_on_another_thread(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They may have to come from the disk, and the trio thread does not wait for disks."""
-    monkeypatch.setattr(pop, "HOT_BYTES", -1)
-    threads = noted_threads(monkeypatch, pop.Batch, "_encode")
+def test_cold_records_are_read_on_another_thread(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have to come from the disk, and the trio thread does not wait for disks."""
+    make_all_reads_cold(monkeypatch)
+    threads = noted_threads(monkeypatch, LogReader, "read_bytes")
 
     async def scenario(bus: Any) -> None:
         await bus.send(b"1", b"2")

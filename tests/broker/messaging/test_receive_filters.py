@@ -16,7 +16,7 @@ from commitbus.broker.messaging import scan
 from commitbus.broker.messaging.filters import prepare_filter
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.store.store_reader import FetchResult
+from tests.broker.messaging.bus import make_all_reads_cold
 
 Run = Callable[..., None]
 RED = "colour = 'red'"
@@ -94,7 +94,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(scan, "STEP_UNITS", 1)
     step, starts = scan.Scan.step, list[int]()
 
-    async def slow(self: scan.Scan, start: Any, max_count: int) -> FetchResult:
+    async def slow(self: scan.Scan, start: Any, max_count: int) -> scan.Found:
         starts.append(start)
         await trio.sleep(1)
         return await step(self, start, max_count)
@@ -159,7 +159,7 @@ def test_of_many_scans_one_goes_on_at_a_time(run: Run, monkeypatch: pytest.Monke
     turns = 0
     step = scan.Scan._by_properties
 
-    def noted(self: scan.Scan, *arguments: Any, **options: Any) -> FetchResult | None:
+    def noted(self: scan.Scan, *arguments: Any, **options: Any) -> scan.Found | None:
         begun.append(turns)
         return step(self, *arguments, **options)
 
@@ -268,7 +268,8 @@ def test_a_filter_finds_its_messages_in_log_files_of_any_number(
     run: Run, monkeypatch: pytest.MonkeyPatch, *, is_cached: bool
 ) -> None:
     """On another thread where they may have to come from the disk."""
-    monkeypatch.setattr(scan, "is_cached", lambda _: is_cached)
+    if not is_cached:
+        make_all_reads_cold(monkeypatch)
     prepared()
 
     async def scenario(bus: Any) -> None:
