@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from commitbus.broker.store.message_store import MessageStore
-from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
+from commitbus.commitlog.errors import (
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    ReadFailedError,
+)
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 
 NEVER_MS: Final = -1
@@ -14,26 +18,30 @@ NEVER_MS: Final = -1
 def store_timestamp(
     store: MessageStore, topic: str, queue_id: int, queue_offset: QueueOffset
 ) -> int:
-    """Return when the message at a queue offset was stored; -1 when there is none.
+    """Return when the message at a queue offset was stored; -1 where none is or none can be read.
 
     May wait for a disk, so it is not for the trio thread.
     """
     if queue_offset < 0:
         return NEVER_MS
-    fetched = store.fetch(topic, queue_id, queue_offset, 1)
+    try:
+        fetched = store.fetch(topic, queue_id, queue_offset, 1)
+    except ReadFailedError:
+        return NEVER_MS
     if not fetched.units or fetched.units[0].queue_offset != queue_offset:
         return NEVER_MS
     return _timestamp_at(store, fetched.units[0].physical_offset)
 
 
 def earliest_store_timestamp(store: MessageStore) -> int:
-    """Return when the oldest message was stored; -1 when there is none. May wait for a disk."""
+    """Return when the oldest message was stored; -1 as above. May wait for a disk."""
     return _timestamp_at(store, store.min_physical_offset)
 
 
 def _timestamp_at(store: MessageStore, physical_offset: PhysicalOffset) -> int:
     try:
-        return store.read(physical_offset).store_timestamp
-    except (OffsetOutOfRangeError, CorruptRecordError):
-        # Deleted meanwhile, or the end of an empty log.
+        return store.store_timestamp(physical_offset)
+    except (OffsetOutOfRangeError, CorruptRecordError, ReadFailedError):
+        # Deleted meanwhile, or the end of an empty log. All that an operator looks at must not be
+        # missing because of a bad block; whoever wants the message is told of it.
         return NEVER_MS

@@ -16,14 +16,20 @@ from commitbus.broker.messaging import properties as names
 from commitbus.broker.messaging.errors import RequestError, TopicNotFoundError
 from commitbus.broker.messaging.message_codec import message_id, stored_again
 from commitbus.broker.messaging.queue_choice import next_queue, queue_of_group
+from commitbus.broker.messaging.store_reads import Place, read_places, read_record
 from commitbus.broker.metadata.names import dead_letter_topic
 from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.broker.store.message_store import MessageStore
-from commitbus.commitlog.errors import MessageRefusedError
+from commitbus.commitlog.errors import (
+    CorruptRecordError,
+    MessageRefusedError,
+    OffsetOutOfRangeError,
+    ReadFailedError,
+)
 from commitbus.commitlog.record_format import offset_message_id
-from commitbus.commitlog.types import QueueOffset, Record
+from commitbus.commitlog.types import Record
 
 BATCH_MAX: Final = 64
 BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -55,11 +61,12 @@ async def send_back_dead_letters(
         await _wait_for_index(context)
         letters = await trio.to_thread.run_sync(_letters, context.store, topic, request)
         for letter in letters:
-            response.letters.append(_send_back(context, letter))
+            result = _send_back(context, letter) if isinstance(letter, _Letter) else letter
+            response.letters.append(result)
         await context.messaging.durability.wait(context.store.end_offset)
     response.next_offset = response.end_offset
     if request.HasField("from_offset") and letters:
-        response.next_offset = letters[-1].record.queue_offset + 1
+        response.next_offset = response.letters[-1].queue_offset + 1
     return response
 
 
@@ -75,21 +82,39 @@ async def _wait_for_index(context: AdminContext) -> None:
 
 def _letters(
     store: MessageStore, topic: str, request: pb.SendBackDeadLettersRequest
-) -> list[_Letter]:
-    """Return the letters that are asked for. May wait for a disk."""
+) -> list[_Letter | _Response.Letter]:
+    """Return the letters that are asked for, or what is said of them. May wait for a disk."""
     if request.HasField("message_id"):
         records = store.query_by_unique_key(topic, request.message_id)[:1]
         if not records:
             raise RpcError(StatusCode.NOT_FOUND, f"no dead letter has the id {request.message_id}")
-    else:
-        count = min(request.max_count if request.max_count > 0 else BATCH_MAX, BATCH_MAX)
-        records, size = [], 0
-        for unit in store.fetch(topic, 0, QueueOffset(request.from_offset), count).units:
-            if size > BATCH_BYTES_MAX:
-                break
-            records.append(store.read(unit.physical_offset))
-            size += unit.size_bytes
-    return [_Letter(record, _is_sent_back(store, record)) for record in records]
+        return [_Letter(record, _is_sent_back(store, record)) for record in records]
+    count = min(request.max_count if request.max_count > 0 else BATCH_MAX, BATCH_MAX)
+    start = max(request.from_offset, store.min_offset(topic, 0))
+    offsets = range(start, min(start + count, store.max_offset(topic, 0)))
+    places = read_places(store, topic, 0, offsets, only_cached=False)
+    assert places is not None, "only what is not cached can be missing"
+    letters, size = list[_Letter | _Response.Letter](), 0
+    for offset in offsets:
+        place = places[offset]
+        if size > BATCH_BYTES_MAX:
+            break
+        if place is not None:
+            letters.append(_letter(store, place))
+            size += place.size_bytes
+    return letters
+
+
+def _letter(store: MessageStore, place: Place) -> _Letter | _Response.Letter:
+    """Return a letter; of one that cannot be read, or not be told sent back before, why."""
+    try:
+        record = read_record(store, place, only_cached=False)
+        assert record is not None, "only what is not cached can be missing"
+        return _Letter(record, _is_sent_back(store, record))
+    except (CorruptRecordError, OffsetOutOfRangeError, ReadFailedError) as error:
+        return _Response.Letter(
+            queue_offset=place.queue_offset, outcome=_Response.FAILED, reason=str(error)
+        )
 
 
 def _is_sent_back(store: MessageStore, record: Record) -> bool:

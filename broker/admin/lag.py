@@ -82,7 +82,8 @@ def _queue_lag(context: AdminContext, group: str, topic: str, queue_id: int) -> 
         inflight=len(held),
         ready=len(visible) + len(never_delivered),
         first_ready=min(ready, default=None),
-        client_ids=tuple(sorted({client_of(entry.client_id) for entry in held})),
+        # What cannot be read is held by nobody.
+        client_ids=tuple(sorted({client_of(entry.client_id) for entry in held} - {""})),
     )
 
 

@@ -16,7 +16,7 @@ from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rpc.call import Call, RpcError, StatusCode
 from commitbus.broker.rpc.method import Method, UnaryHandler, unary_methods
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
-from commitbus.commitlog.errors import StoreError
+from commitbus.commitlog.errors import ReadFailedError, StoreError
 
 _REFUSALS: Final = {
     403: StatusCode.FAILED_PRECONDITION,
@@ -69,6 +69,8 @@ def _answering(
             raise RpcError(code, status.message) from None
         except StateWriteError as error:
             raise RpcError(StatusCode.UNAVAILABLE, str(error)) from None
+        except ReadFailedError as error:
+            raise RpcError(StatusCode.DATA_LOSS, str(error)) from None
         except StoreError as error:
             raise RpcError(StatusCode.FAILED_PRECONDITION, str(error)) from None
 

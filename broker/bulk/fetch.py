@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 import trio
 from isal.isal_zlib import crc32
@@ -16,13 +15,14 @@ from commitbus.broker.bulk.large_field import before_field
 from commitbus.broker.bulk.status import REFUSALS, refusal
 from commitbus.broker.messaging.errors import BadRequestError
 from commitbus.broker.messaging.filters import parse_tag_filter
+from commitbus.broker.messaging.store_reads import read_or_wait
 from commitbus.broker.messaging.validate import topic_name
 from commitbus.broker.rpc.call import Call, Pieces, RpcError, Send, StatusCode
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
 from commitbus.broker.store.message_store import MessageStore
-from commitbus.broker.store.slices import LogSlices, Slice, WantedTags
-from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
+from commitbus.broker.store.slices import UNITS_MAX, LogSlices, Slice, WantedTags
+from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError, ReadFailedError
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 
 SLICE_BYTES: Final = 1 << 20
@@ -204,20 +204,20 @@ class _TopicReader:
 
     async def read(self, cursor: _Cursor) -> Slice | None:
         """Return the next slice of a queue, None at its end."""
-        part = self._read(cursor, only_cached=True)
-        if part is None:
-            part = await trio.to_thread.run_sync(partial(self._read, cursor, only_cached=False))
-        assert part is not None, "only what is not cached can be missing"
+        part = await read_or_wait(self._read, cursor)
         if part.next_offset == cursor.next_offset:
             return None
         cursor.next_offset = QueueOffset(part.next_offset)
         return part
 
     def _read(self, cursor: _Cursor, *, only_cached: bool) -> Slice | None:
-        return self._store.queue_slice(
-            self.topic, cursor.queue_id, cursor.next_offset, self._slice_bytes, self._wanted,
-            only_cached=only_cached,
-        )  # fmt: skip
+        def read(max_bytes: int, max_units: int) -> Slice | None:
+            return self._store.queue_slice(
+                self.topic, cursor.queue_id, cursor.next_offset, max_bytes, self._wanted,
+                max_units=max_units, only_cached=only_cached,
+            )  # fmt: skip
+
+        return _up_to_unreadable(read, self._slice_bytes)
 
     def response(self, cursor: _Cursor, part: Slice) -> Pieces:
         """Return what the client gets for a slice."""
@@ -256,6 +256,27 @@ async def _send_round(reader: _TopicReader, credit: _Credit, send: Send) -> bool
             credit.use(len(part.records))
             await send(reader.response(cursor, part))
     return True
+
+
+_Slice = TypeVar("_Slice", Slice, Slice | None)
+
+
+def _up_to_unreadable(read: Callable[[int, int], _Slice], max_bytes: int) -> _Slice:
+    """Return what `read` returns for `max_bytes` and `UNITS_MAX`, or for less.
+
+    So a client gets all that lies before a block which the disk does not give back.
+
+    Raises:
+        ReadFailedError: the very next record is there.
+    """
+    max_units = UNITS_MAX
+    while True:
+        try:
+            return read(max_bytes, max_units)
+        except ReadFailedError:
+            if max_units == 1:
+                raise
+            max_bytes, max_units = max(max_bytes // 8, 1), max_units // 8 or 1
 
 
 def _wanted(tags: str) -> WantedTags | None:
@@ -318,7 +339,7 @@ def _read_log(
     slices: LogSlices, start: PhysicalOffset, end: PhysicalOffset, max_bytes: int
 ) -> Slice:
     try:
-        return slices.read(start, end, max_bytes)
+        return _up_to_unreadable(lambda max_bytes, _: slices.read(start, end, max_bytes), max_bytes)
     except CorruptRecordError as error:
         # Nothing below what may be shown is torn: it is the client's offset that is none.
         raise BadRequestError(str(error)) from None

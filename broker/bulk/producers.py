@@ -16,6 +16,7 @@ import trio
 from commitbus.broker.bulk.frames import Frames
 from commitbus.broker.messaging.durability import Durability
 from commitbus.broker.messaging.properties import UNIQUE_KEY
+from commitbus.broker.messaging.store_reads import Unreadable, read_or_wait, read_places
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.record_format import encode_properties
@@ -90,12 +91,13 @@ class Producer:
 
         Raises:
             RpcError: it is neither, or another batch was stored under this sequence.
+            ReadFailedError: the disk does not give back what tells.
         """
         if self._may_be_stored:
-            found = await self._find(sequence)
-            if found is not None:
+            last = await self._find(sequence)
+            if last is not None:
                 self._expected, self._is_first = sequence + 1, False
-                return self._as_stored(found, frames)
+                return await self._as_stored(last, frames)
             if self._is_first and sequence > 0 and await self._find(sequence - 1) is not None:
                 self._expected = sequence
             # It was not stored, and they were sent in order: nor were those behind it.
@@ -144,20 +146,22 @@ class Producer:
                 StatusCode.UNAVAILABLE, "the index is not up to date yet: try again later"
             )
 
-    def _as_stored(self, last: Record, frames: Frames) -> Stored:
-        first_offset = last.queue_offset - len(frames) + 1
-        body = frames.bodies()[-1]
-        units = self._producers.store.fetch(
-            self.topic, last.queue_id, QueueOffset(max(0, first_offset)), 1
-        ).units
-        if last.body != body or not units or units[0].queue_offset != first_offset:
+    async def _as_stored(self, last: Record, frames: Frames) -> Stored:
+        first_offset = QueueOffset(last.queue_offset - len(frames) + 1)
+        place = None
+        if first_offset >= 0 and last.body == frames.bodies()[-1]:
+            store, offsets = self._producers.store, (first_offset,)
+            places = await read_or_wait(read_places, store, self.topic, last.queue_id, offsets)
+            place = places[first_offset]
+        if place is None:
             raise RpcError(
                 StatusCode.FAILED_PRECONDITION,
                 "another batch was stored under this sequence, or it is not stored any more",
             )
-        unit = units[0]
+        if isinstance(place, Unreadable):
+            raise place.error
         first = AppendResult(
-            unit.physical_offset, unit.size_bytes, unit.queue_offset, last.store_timestamp
+            place.physical_offset, place.size_bytes, place.queue_offset, last.store_timestamp
         )
         end_offset = PhysicalOffset(last.physical_offset + last.size_bytes)
         return Stored(last.queue_id, len(frames), first, end_offset)

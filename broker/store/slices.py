@@ -59,6 +59,7 @@ def queue_slice(
     *,
     max_bytes: int,
     wanted: WantedTags | None,
+    max_units: int = UNITS_MAX,
     only_cached: bool = False,
 ) -> Slice | None:
     """Return records of a queue from `start` on, `max_bytes` of them or a single longer one.
@@ -70,13 +71,14 @@ def queue_slice(
         end: Of the one behind the last that may be shown.
         max_bytes: Of records.
         wanted: The tags, all when None.
+        max_units: Of the queue that are looked at.
         only_cached: Return None instead of waiting for a disk for a record.
 
     Raises:
         OffsetOutOfRangeError: Retention has deleted what is asked for.
         ReadFailedError: The disk does not give back a block.
     """
-    most = min(UNITS_MAX, end - start)
+    most = min(max_units, end - start)
     if wanted is None:
         # As many as there are if they are a little smaller than the first one on average.
         first = _units(queue, start, 1, only_cached=only_cached)

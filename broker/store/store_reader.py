@@ -8,14 +8,13 @@ methods that say `cached`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, Self, final
 
 import numpy as np
 
-from commitbus.broker.store.slices import LogSlices, Slice, WantedTags, queue_slice
+from commitbus.broker.store.slices import UNITS_MAX, LogSlices, Slice, WantedTags, queue_slice
 from commitbus.commitlog.commit_log import CommitLog
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
 from commitbus.commitlog.record_format import parse_offset_message_id
@@ -110,20 +109,22 @@ class StoreReader:
         """Return as `read_bytes` if no disk has to be waited for, else None. Raises likewise."""
         return self._log.read_cached(physical_offset, size_bytes)
 
-    def pin(
-        self, physical_offset: PhysicalOffset, size_bytes: int
-    ) -> AbstractContextManager[memoryview]:
-        """Deprecated: see `read_bytes`."""
-        return nullcontext(memoryview(self._log.read_bytes(physical_offset, size_bytes)))
-
     def read(self, physical_offset: PhysicalOffset) -> Record:
         """Return the record at a physical offset.
 
         Raises:
             OffsetOutOfRangeError: It lies outside the log.
             CorruptRecordError: No intact record begins there.
+            ReadFailedError: The disk does not give it back.
         """
         return self._log.read(physical_offset)
+
+    def store_timestamp(self, physical_offset: PhysicalOffset) -> int:
+        """Return when the record at a physical offset was stored, in ms. May wait for a disk.
+
+        Raises as `read`.
+        """
+        return self._log.store_timestamp(physical_offset)
 
     def read_by_offset_id(self, text: str) -> Record:
         """Return the message that an offset message id names.
@@ -134,6 +135,7 @@ class StoreReader:
             ValueError: The text is no such id.
             OffsetOutOfRangeError: It points outside of what may be shown.
             CorruptRecordError: No record begins where it points.
+            ReadFailedError: The disk does not give it back.
         """
         _, physical_offset = parse_offset_message_id(text)
         if not self.min_physical_offset <= physical_offset < self.confirm_offset:
@@ -248,12 +250,16 @@ class StoreReader:
         max_bytes: int,
         wanted: WantedTags | None = None,
         *,
+        max_units: int = UNITS_MAX,
         only_cached: bool = False,
     ) -> Slice | None:
         """Return the bytes of records of a queue from `queue_offset` on.
 
-        Begins and ends as `fetch`: `max_bytes` of records, or a single longer one. With
-        `only_cached` None, if a disk would have to be waited for.
+        Begins and ends as `fetch`: `max_bytes` of records, or a single longer one, of the next
+        `max_units`. With `only_cached` None, if a disk would have to be waited for.
+
+        Raises:
+            ReadFailedError: The disk does not give all of them back.
         """
         queue = self._queues.queue(topic, queue_id)
         if queue is None:
@@ -265,7 +271,7 @@ class StoreReader:
         try:
             return queue_slice(
                 self._log, queue, start, end,
-                max_bytes=max_bytes, wanted=wanted, only_cached=only_cached,
+                max_bytes=max_bytes, wanted=wanted, max_units=max_units, only_cached=only_cached,
             )  # fmt: skip
         except OffsetOutOfRangeError:
             # Retention deletes files of the log first, then hides what led into them.
@@ -274,8 +280,9 @@ class StoreReader:
             if first <= start:
                 raise
             return self.queue_slice(
-                topic, queue_id, first, max_bytes, wanted, only_cached=only_cached
-            )
+                topic, queue_id, first, max_bytes, wanted,
+                max_units=max_units, only_cached=only_cached,
+            )  # fmt: skip
 
     def log_slices(self) -> LogSlices:
         """Return a reader of whole log files, for one thread at a time."""
@@ -284,7 +291,11 @@ class StoreReader:
     def offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset:
         """Return the first queue offset whose message was stored at or after a time.
 
-        The queue's end when there is none. Messages whose log file is gone count as older.
+        The queue's end when there is none. Messages whose log file is gone count as older. May wait
+        for a disk.
+
+        Raises:
+            ReadFailedError: The disk does not give back a unit or a record that tells.
         """
         queue = self._queues.queue(topic, queue_id)
         if queue is None:
@@ -331,7 +342,10 @@ class StoreReader:
         """Return up to `max_count` messages of a topic that have a key, newest first.
 
         `KeyKind.KEY` compares with the words of KEYS and with the unique key, `KeyKind.TAG` with
-        the tags. Only messages stored in [`begin_ms`, `end_ms`] count.
+        the tags. Only messages stored in [`begin_ms`, `end_ms`] count. May wait for a disk.
+
+        Raises:
+            ReadFailedError: The disk does not give back what may be one of them.
         """
 
         def matches(record: Record) -> bool:
@@ -348,7 +362,10 @@ class StoreReader:
         )
 
     def query_by_unique_key(self, topic: str, unique_key: str) -> list[Record]:
-        """Return the messages with a unique key, newest first; more than one after a resend."""
+        """Return the messages with a unique key, newest first; more than one after a resend.
+
+        Waits and raises as `query_by_key`.
+        """
 
         def matches(record: Record) -> bool:
             return record.topic == topic and record.properties.get("UNIQ_KEY") == unique_key

@@ -224,9 +224,9 @@ def _message(
     store: MessageStore, queue_id: int, physical_offset: PhysicalOffset, size_bytes: int
 ) -> pb.Message:
     """Return a stored message as a consumer would get it, but for the receipt handle."""
-    with store.pin(physical_offset, size_bytes) as view:
-        run = encode_run(queue_id, None)
-        delivered = encode_delivered(view, physical_offset, run, "", EVERYTHING)
+    record = memoryview(store.read_bytes(physical_offset, size_bytes))
+    run = encode_run(queue_id, None)
+    delivered = encode_delivered(record, physical_offset, run, "", EVERYTHING)
     assert delivered is not None, "everything is wanted"
     return pb.ReceiveMessageResponse.FromString(delivered[0]).message
 

@@ -28,6 +28,7 @@ CAUGHT_BEFORE: Final = {
     "EntryError": "ends the replay of a journal at the start",
     "FilterExpressionError": "becomes an IllegalFilterError",
     "FramesError": "becomes a MessageCorruptedError",
+    "ColdPlacesError": "has the places read, and the work done again",
     "HeadRefusedError": "is a response itself",
     "IllegalNameError": "becomes IllegalTopicError or IllegalGroupError",
     "ListenError": "before a call arrives",

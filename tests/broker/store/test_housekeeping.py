@@ -15,6 +15,7 @@ import pytest
 from commitbus.broker.store.check import check_store
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
+from commitbus.commitlog import mapped_file
 from commitbus.commitlog.errors import DiskRatioError, OffsetOutOfRangeError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.mapped_file import MappedFile
@@ -340,6 +341,27 @@ def test_messages_of_a_deleted_file_are_out_of_range(
     assert store.min_physical_offset == 2 * FILE
     with pytest.raises(OffsetOutOfRangeError):
         store.read(unit.physical_offset)
+
+
+def test_a_read_that_has_begun_ends_well_when_its_file_is_deleted(
+    open_store: OpenStore, make_message: Make, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes stay until it is done."""
+    store = open_store(retention=EXPIRY)
+    fill(store, make_message, 2)
+    unit = store.fetch("TopicA", 0, QueueOffset(0), 1).units[0]
+    place = unit.physical_offset, unit.size_bytes
+    before, read_at = store.read_bytes(*place), mapped_file.read_at
+
+    def read_while_it_is_deleted(*arguments: Any) -> bytes:
+        monkeypatch.setattr(mapped_file, "read_at", read_at)
+        clock.ms += 49 * HOUR_MS
+        store.keep_house()
+        assert store.min_physical_offset == 2 * FILE
+        return read_at(*arguments)
+
+    monkeypatch.setattr(mapped_file, "read_at", read_while_it_is_deleted)
+    assert store.read_bytes(*place) == before
 
 
 def test_what_is_not_dispatched_yet_stays(
