@@ -16,6 +16,8 @@ from commitbus.commitlog.mapped_file import MappedFile
 from commitbus.commitlog.record_format import (
     BLANK_MAGIC_CODE,
     BLANK_RECORD_BYTES,
+    HEADER_FORMATS,
+    HOST_FLAGS,
     SIZE_AND_MAGIC,
     CheckedRecord,
     check_record,
@@ -24,8 +26,8 @@ from commitbus.commitlog.record_format import (
 
 PIECE_BYTES: Final = 4 << 20
 """Read of a file at a time: as fast as larger pieces, and the caches keep it."""
-_HEADER_BYTES_MAX: Final = 128
-"""In them a header tells the record's size, or is damaged."""
+_HEADER_BYTES_MAX: Final = HEADER_FORMATS[HOST_FLAGS].size
+"""Without it a record does not say how long it is."""
 
 
 @final
@@ -116,7 +118,7 @@ def read_piece(
         ReadFailedError: The disk does not give them back.
     """
     rest = limit - position
-    data, failure = file.read_up_to(position, min(piece_bytes, rest))
+    data, failure = file.read_up_to(position, min(max(piece_bytes, _HEADER_BYTES_MAX), rest))
     view = memoryview(data)
     size = claimed_size(view)
     # Records before the page that cannot be read are no worse for it.
