@@ -316,6 +316,21 @@ def make_all_reads_cold(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(reader, "read_cached", lambda *_: None)
 
 
+def work_in_turn(patch: pytest.MonkeyPatch) -> None:
+    """Do the work of worker threads in the task that waits for it; others run before and after.
+
+    A clock that stands still while all tasks wait does not know that one waits for a thread.
+    """
+
+    async def run_sync(work: Callable[..., Any], *arguments: Any, **_options: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        result = work(*arguments)
+        await trio.lowlevel.checkpoint()
+        return result
+
+    patch.setattr(trio.to_thread, "run_sync", run_sync)
+
+
 def copy_as_killed(directory: Path, copy: Path) -> None:
     """Copy a store's files as `kill -9` would leave them now, while nothing is being written."""
     shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.db-shm", "*.tmp"))
