@@ -38,6 +38,7 @@ async def forward_message_to_dead_letter_queue(
     if delivery.entry is not None:
         handle = delivery.handle
         record = await _read(context, topic, handle)
+        await prepare(context, group)
         # A disk may have been waited for, and another request may have had the same wish.
         delivery = await _delivery(context, group, topic, text)
         if delivery.entry is not None:
@@ -70,6 +71,22 @@ async def _read(context: MessagingContext, topic: str, handle: ReceiptHandle) ->
     return await read_or_wait(read_record, store, place)
 
 
+async def prepare(context: MessagingContext, group: str) -> TopicConfig:
+    """Return a group's dead letter topic, made now if it is the first letter.
+
+    Done before it is decided whether a message is buried: from then on nothing may be awaited.
+
+    Raises:
+        StateWriteError: it could not be made.
+    """
+    name = dead_letter_topic(group)
+    topic = context.metadata.topic(name)
+    if topic is None:
+        config = TopicConfig(name, read_queue_nums=1, write_queue_nums=1)
+        topic = await context.metadata.add_topic(config)
+    return topic
+
+
 async def bury(
     context: MessagingContext, group: str, record: Record, delivery_attempt: int
 ) -> None:
@@ -85,9 +102,7 @@ async def bury(
         MessageRefusedError: the copy breaks a limit of the store, and always will.
         StoreError: the copy could not be stored.
     """
-    topic = dead_letter_topic(group)
-    if context.metadata.topic(topic) is None:
-        await context.metadata.add_topic(TopicConfig(topic, read_queue_nums=1, write_queue_nums=1))
+    topic = (await prepare(context, group)).name
     # A message that was buried before keeps the place that it came from first.
     origin = {
         names.DEAD_LETTER_ORIGIN_TOPIC: record.topic,

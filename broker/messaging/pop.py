@@ -405,9 +405,10 @@ class Batch:
         except (CorruptRecordError, ReadFailedError) as error:
             self._give_up(run, place, error)
             return
-        if self._in_flight(run, place) is None:
-            return
         try:
+            await dead_letters.prepare(self._context, self.demand.group)
+            if self._in_flight(run, place) is None:
+                return  # Settled while a disk was waited for.
             # The present attempt is the one that there is not any more.
             attempt = run.delivery_attempt - 1
             await dead_letters.bury(self._context, self.demand.group, record, attempt)
