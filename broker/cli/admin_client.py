@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from types import TracebackType
 from typing import Final, TypeVar, final
 
 from google.protobuf.message import Message
 
-# The library's own log lines would stand between the lines of a command's output. Read at import.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-
-import grpc
-
 from commitbus.broker.cli.common_options import CONNECT_TIMEOUT_S
 from commitbus.broker.cli.output import CommandError
+from commitbus.broker.cli.tls import PLAINTEXT, Tls, explained
+from commitbus.broker.client.errors import BrokerUnavailableError, ClientClosedError, Trouble
+from commitbus.broker.client.link import Link
+from commitbus.broker.client.loop import ClientLoop
+from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
 
@@ -24,16 +23,6 @@ TIMEOUT_S: Final = 10.0
 SEAL_TIMEOUT_S: Final = 120.0
 CLIENT_TIMEOUT_S: Final = 35.0
 """For what the broker asks a client, which has 30 s to answer."""
-
-_OPTIONS: Final = (
-    # A broker is reached directly: a proxy set for web pages does not speak to it.
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    # A body of 4 MiB with its properties is above the library's own limit of 4 MiB.
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-)
 
 _Response = TypeVar("_Response", bound=Message)
 
@@ -45,23 +34,29 @@ class AdminClient:
     Everything raises `CommandError` when the broker does not answer, or refuses.
     """
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, tls: Tls = PLAINTEXT) -> None:
+        """Name the broker as `host:port` or `unix:PATH`.
+
+        Raises:
+            ValueError: `endpoint` is no such thing.
+        """
         self._endpoint = endpoint
-        self._channel = grpc.insecure_channel(endpoint, options=_OPTIONS)
+        self._session = _Session(Link(endpoint, tls.context, tls.server_name))
+        self._loop: ClientLoop | None = None
 
     def __enter__(self) -> AdminClient:
         """Connect."""
-        # A call that waits for the connection takes 2 ms; gRPC's own future for it polls, 200 ms.
         try:
-            self._call(
-                "GetBroker",
-                pb.GetBrokerRequest(),
-                pb.Broker,
-                timeout_s=CONNECT_TIMEOUT_S,
-                wait_for_ready=True,
-            )
+            self._loop = ClientLoop(self._session)
+            # Whether this is a broker of ours, before a command asks for more.
+            self._call("GetBroker", pb.GetBrokerRequest(), pb.Broker, timeout_s=CONNECT_TIMEOUT_S)
+        except BrokerUnavailableError as error:
+            if error.trouble is not Trouble.OTHER:
+                raise explained(error) from None
+            text = f"no broker answers at {self._endpoint} within {CONNECT_TIMEOUT_S:g} s"
+            raise CommandError(f"{text}: {error.reason}") from None
         except CommandError:
-            self._channel.close()
+            self._close()
             raise
         return self
 
@@ -72,7 +67,12 @@ class AdminClient:
         traceback: TracebackType | None,
     ) -> None:
         """Close the connection."""
-        self._channel.close()
+        self._close()
+
+    def _close(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.stop(discard=True)
 
     def put_topic(self, request: pb.PutTopicRequest) -> pb.Topic:
         """Create a topic or change one."""
@@ -227,32 +227,65 @@ class AdminClient:
         *,
         service: str = SERVICE,
         timeout_s: float = TIMEOUT_S,
-        wait_for_ready: bool = False,
     ) -> _Response:
-        method = self._channel.unary_unary(
-            f"{service}/{name}",
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=response_type.FromString,
-        )
+        loop, path, data = self._loop, f"{service}/{name}", request.SerializeToString()
+        if loop is None:
+            raise CommandError("the connection to the broker is closed")
         try:
-            response = method(request, timeout=timeout_s, wait_for_ready=wait_for_ready)
-        except grpc.RpcError as error:
+            response = loop.call(lambda: self._session.call(path, data, timeout_s))
+        except RpcError as error:
             raise CommandError(self._explanation(error, timeout_s)) from None
-        assert isinstance(response, response_type)
-        return response
+        except ClientClosedError:
+            raise CommandError("the connection to the broker is closed") from None
+        return response_type.FromString(response)
 
-    def _explanation(self, error: grpc.RpcError, timeout_s: float) -> str:
-        # The type says RpcError; what a call raises is always a Call as well.
-        assert isinstance(error, grpc.Call)
-        details = error.details() or error.code().name
-        match error.code():
-            case grpc.StatusCode.UNAVAILABLE:
+    def _explanation(self, error: RpcError, timeout_s: float) -> str:
+        details = error.message or error.code.name
+        match error.code:
+            case StatusCode.UNAVAILABLE:
                 return f"the broker at {self._endpoint} is not available: {details}"
-            case grpc.StatusCode.DEADLINE_EXCEEDED:
+            case StatusCode.DEADLINE_EXCEEDED:
                 return f"no broker answers at {self._endpoint} within {timeout_s:g} s"
-            case grpc.StatusCode.UNIMPLEMENTED:
+            case StatusCode.UNIMPLEMENTED:
                 return f"the server at {self._endpoint} is no commitbus broker: {details}"
-            case grpc.StatusCode.UNKNOWN | grpc.StatusCode.INTERNAL:
+            case StatusCode.UNKNOWN | StatusCode.INTERNAL:
                 return f"the broker at {self._endpoint} failed: {details}"
             case _:
                 return details
+
+
+@final
+class _Session:
+    """The connection, in the loop's thread."""
+
+    def __init__(self, connection: Link) -> None:
+        self._link = connection
+
+    async def __aenter__(self) -> None:
+        """Connect.
+
+        Raises:
+            BrokerUnavailableError: there is no connection in time.
+        """
+        await self._link.open(CONNECT_TIMEOUT_S)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Disconnect."""
+        await self._link.close()
+
+    async def call(self, path: str, request: bytes, timeout_s: float) -> bytes:
+        """Make one call; a connection that was lost since the last one is made again first.
+
+        Raises:
+            RpcError: the broker refuses, or does not answer in time.
+        """
+        try:
+            connection = await self._link.connection_within(min(timeout_s, CONNECT_TIMEOUT_S))
+        except BrokerUnavailableError as error:
+            raise RpcError(StatusCode.UNAVAILABLE, error.reason) from None
+        return await connection.unary(path, request, timeout_s=timeout_s)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, final
 
-from commitbus.broker.address import split_host_port
+from commitbus.broker.address import Endpoint
 from commitbus.broker.cli.common_options import (
     DEFAULT_ENDPOINT,
     ENDPOINT_VARIABLE,
+    add_tls_options,
     default_endpoint,
 )
 from commitbus.broker.cli.output import (
@@ -105,16 +106,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(command: Command, options: argparse.Namespace) -> int:
-    from commitbus.broker.cli.admin_client import AdminClient  # noqa: PLC0415 - grpc takes 0.2 s
+    # trio and protobuf take 0.2 s.
+    from commitbus.broker.cli.admin_client import AdminClient  # noqa: PLC0415 - see above
+    from commitbus.broker.cli.tls import tls_of  # noqa: PLC0415 - see above
 
     # RocketMQ allows several name servers, separated by semicolons; here the first one serves.
     endpoint = options.endpoint.strip(";").partition(";")[0]
-    if not endpoint.startswith("unix:"):
-        try:
-            split_host_port(endpoint)
-        except ValueError as error:
-            raise CommandError(f"the endpoint {error}") from None
-    with AdminClient(endpoint) as client:
+    try:
+        Endpoint.parse(endpoint)
+    except ValueError as error:
+        raise CommandError(f"the endpoint {error}") from None
+    with AdminClient(endpoint, tls_of(options)) as client:
         answer = command.run(client, options)
     print_answer(answer, as_json=options.json)
     return answer.status
@@ -140,6 +142,7 @@ def _parser(command: Command) -> argparse.ArgumentParser:
         f"{DEFAULT_ENDPOINT} if not given",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_tls_options(parser)
     command.add_arguments(parser)
     return parser
 

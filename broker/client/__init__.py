@@ -12,6 +12,7 @@ from commitbus.broker.client.errors import (
     ClientError,
     DeliveryUnknownError,
     RefusedError,
+    Trouble,
 )
 from commitbus.broker.client.options import ConsumerOptions, ProducerOptions
 from commitbus.broker.client.producer import Producer
@@ -36,4 +37,5 @@ __all__ = [
     "RefusedError",
     "SyncConsumer",
     "SyncProducer",
+    "Trouble",
 ]

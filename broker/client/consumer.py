@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
+from math import inf
 from types import TracebackType
 from typing import Final, Literal, Self, TypeAlias, final
 
@@ -32,6 +33,8 @@ time or later, or at an offset of each queue that is named (and then of no other
 
 _DEFAULTS: Final = ConsumerOptions()
 _RETRY_S: Final = 0.1
+_RETRY_MAX_S: Final = 1.0
+"""Before a call that failed is made again: twice as long each time, until something is received."""
 _GRANTS: Final = 4
 """Into how many parts the read-ahead is divided: fewer mean fewer requests, and longer waits."""
 _TRY_AGAIN: Final = {
@@ -68,7 +71,7 @@ class Consumer:
         """Say what to read; nothing is connected yet.
 
         Args:
-            endpoint: The broker as `host:port`.
+            endpoint: The broker as `host:port` or `unix:PATH`.
             topic: What to read.
             begin: From where on.
             tags: `a || b` reads only messages with one of these tags.
@@ -79,7 +82,7 @@ class Consumer:
             ValueError: `endpoint` is no such thing.
         """
         self._options = options
-        self._link = Link(endpoint, options.tls)
+        self._link = Link(endpoint, options.tls, options.server_name)
         self._what = pb.FetchTopic(
             topic=topic,
             queues=_queues(begin),
@@ -99,6 +102,9 @@ class Consumer:
         self._received_to: dict[int, int] = {}
         self._arrived = trio.Event()
         self._has_ended = False
+        self._retry_s = _RETRY_S
+        self._give_up_s = inf
+        """When consuming fails, unless something is received before; known from a failure on."""
         self._failure: ClientError | None = None
         self._taken_bytes = 0
         """Of batches. Changed by whoever takes them, in any thread."""
@@ -186,18 +192,31 @@ class Consumer:
         """Receive until the end, or until it is in vain."""
         while not self._has_ended and self._failure is None:
             try:
-                connection = await self._link.connection_within(self._options.reconnect_timeout_s)
+                left_s = max(0.0, self._give_up_s - trio.current_time())
+                connection = await self._link.connection_within(
+                    min(left_s, self._options.reconnect_timeout_s)
+                )
                 async with connection.call(FETCH) as self._call:
                     await self._receive(self._call)
             except RpcError as error:
-                if error.code in _TRY_AGAIN:
-                    await trio.sleep(_RETRY_S)
-                else:
-                    self._failure = RefusedError.of(error)
+                await self._retry_or_fail(error)
             except BrokerUnavailableError as error:
                 self._failure = error
             self._call = None
         self._arrived.set()
+
+    async def _retry_or_fail(self, error: RpcError) -> None:
+        """Wait before the next attempt; note the failure where another one is in vain."""
+        self._link.failure = error.message
+        now_s = trio.current_time()
+        self._give_up_s = min(self._give_up_s, now_s + self._options.reconnect_timeout_s)
+        if error.code not in _TRY_AGAIN:
+            self._failure = RefusedError.of(error)
+        elif now_s >= self._give_up_s:
+            self._failure = BrokerUnavailableError(self._link.endpoint, error.message)
+        else:
+            await trio.sleep(self._retry_s)
+            self._retry_s = min(2 * self._retry_s, _RETRY_MAX_S)
 
     async def _receive(self, call: ClientCall) -> None:
         """Receive what one stream sends."""
@@ -219,6 +238,7 @@ class Consumer:
         request = pb.FetchRequest(topic=what, credit_bytes=credit)
         await call.send(request.SerializeToString())
         while (data := await call.receive()) is not None:
+            self._give_up_s, self._retry_s = inf, _RETRY_S
             head, place = take_out(memoryview(data), pb.FetchResponse.RECORDS_FIELD_NUMBER)
             response = pb.FetchResponse.FromString(head)
             self._received_to[response.queue_id] = response.next_offset

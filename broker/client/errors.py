@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import final
 
 from commitbus.broker.rpc.call import RpcError, StatusCode
@@ -26,11 +27,25 @@ class RefusedError(ClientError):
 
 
 @final
+class Trouble(Enum):
+    """Why a broker is not available, where a setting of the client would help."""
+
+    OTHER = "other"
+    """Nothing is known that a setting would change: nobody listens, or the network is broken."""
+    EXPECTS_TLS = "expects TLS"
+    """It speaks TLS only, and the client began in plaintext."""
+    EXPECTS_PLAINTEXT = "expects plaintext"
+    """It speaks plaintext only, and the client began with TLS."""
+    UNTRUSTED = "untrusted"
+    """It has a certificate that the client does not trust, or that is another name's."""
+
+
+@final
 class BrokerUnavailableError(ClientError):
     """The broker cannot be reached, or does not answer, and was given time to."""
 
-    def __init__(self, endpoint: str, reason: str) -> None:
-        self.endpoint, self.reason = endpoint, reason
+    def __init__(self, endpoint: str, reason: str, trouble: Trouble = Trouble.OTHER) -> None:
+        self.endpoint, self.reason, self.trouble = endpoint, reason, trouble
         super().__init__(f"the broker at {endpoint} is not available: {reason}")
 
 

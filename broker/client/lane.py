@@ -42,6 +42,8 @@ from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 from commitbus.commitlog.clock import SystemClock
 
 _RETRY_S: Final = 0.1
+_RETRY_MAX_S: Final = 1.0
+"""Before a call that failed is made again: twice as long each time, until something is stored."""
 _MESSAGE_COST_BYTES: Final = 128
 """What a message takes of the buffer beside its bytes."""
 _FINAL: Final = {
@@ -104,6 +106,7 @@ class Lane:
         self._producer_id = secrets.token_bytes(16)
         self._next_sequence = 0
         self._resumes = False
+        self._retry_s = _RETRY_S
         self._work = trio.Event()
         self.progress = trio.Event()
         """Set, and replaced, when messages are settled."""
@@ -208,7 +211,8 @@ class Lane:
             self._resumes = True
             if error.code not in _FINAL:
                 self._link.failure = error.message
-                await trio.sleep(_RETRY_S)
+                await trio.sleep(self._retry_s)
+                self._retry_s = min(2 * self._retry_s, _RETRY_MAX_S)
             elif not has_started:
                 self._refuse_all(error)
             elif error.code is StatusCode.FAILED_PRECONDITION:
@@ -303,6 +307,7 @@ class Lane:
                 if not self._unacknowledged or ack.sequence != self._unacknowledged[0].sequence:
                     raise RpcError(StatusCode.INTERNAL, "the broker acknowledged out of order")
                 batch = self._unacknowledged.popleft()
+                self._retry_s = _RETRY_S
                 batch.stored(self.topic, ack.queue_id, ack.first_queue_offset, ack.store_ms)
                 self._settle(batch)
             self._set_deadline()

@@ -29,7 +29,9 @@ class ProducerOptions:
     durable: bool = False
     """Acknowledged means on the disk, even if the broker's flush mode promises less."""
     tls: ssl.SSLContext | None = None
-    """Whom to trust; plaintext without it."""
+    """Whom to trust; plaintext without it, and on a Unix socket."""
+    server_name: str = ""
+    """The name that the broker's certificate must have; the endpoint's host if empty."""
 
     def __post_init__(self) -> None:
         if not 0 < self.in_flight_max <= 64:
@@ -51,9 +53,12 @@ class ConsumerOptions:
     connect_timeout_s: float = 10.0
     """For the first connection to stand."""
     reconnect_timeout_s: float = 120.0
-    """Without the broker, after which consuming fails."""
+    """Without the broker, or with one that answers each attempt with an error, after which
+    consuming fails."""
     tls: ssl.SSLContext | None = None
-    """Whom to trust; plaintext without it."""
+    """Whom to trust; plaintext without it, and on a Unix socket."""
+    server_name: str = ""
+    """The name that the broker's certificate must have; the endpoint's host if empty."""
 
     def __post_init__(self) -> None:
         if self.read_ahead_bytes <= 0 or self.slice_bytes <= 0:

@@ -34,13 +34,13 @@ class Producer:
     """
 
     def __init__(self, endpoint: str, options: ProducerOptions = _DEFAULTS) -> None:
-        """Name the broker as `host:port`; nothing is connected yet.
+        """Name the broker as `host:port` or `unix:PATH`; nothing is connected yet.
 
         Raises:
             ValueError: `endpoint` is no such thing.
         """
         self._options = options
-        self._link = Link(endpoint, options.tls)
+        self._link = Link(endpoint, options.tls, options.server_name)
         self._lanes: dict[tuple[str, int | None], Lane] = {}
         self._failure: ClientError | None = None
         self._nursery: trio.Nursery | None = None

@@ -6,97 +6,23 @@ that the other one is woken once for each batch only.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self, TypeVar, final
+from typing import Final, Self, final
 
 import trio
 
 from commitbus.broker.client.batch import Message, MessageBatch
 from commitbus.broker.client.consumer import Begin, Consumer
-from commitbus.broker.client.errors import BufferFullError, ClientClosedError
+from commitbus.broker.client.errors import BufferFullError
+from commitbus.broker.client.loop import ClientLoop
 from commitbus.broker.client.options import ConsumerOptions, ProducerOptions
 from commitbus.broker.client.producer import Producer
 from commitbus.broker.client.properties import NO_PROPERTIES, encoded_properties
 from commitbus.broker.client.receipt import OnDelivery, Receipt
 
-Result = TypeVar("Result")
-
 _PRODUCER_DEFAULTS: Final = ProducerOptions()
 _CONSUMER_DEFAULTS: Final = ConsumerOptions()
-
-
-@final
-class _Loop:
-    """A trio run in a thread, in which one client is open."""
-
-    def __init__(self, client: Producer | Consumer) -> None:
-        """Start it. Raises what entering the client raises."""
-        self._client = client
-        self._token: trio.lowlevel.TrioToken
-        self._stop: trio.Event
-        self._discards = False
-        self._failure: BaseException | None = None
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="commitbus-client", daemon=True)
-        self._thread.start()
-        self._ready.wait()
-        self._raise_failure()
-
-    def call(self, work: Callable[[], Awaitable[Result]]) -> Result:
-        """Run something in the loop and wait for it.
-
-        Raises:
-            ClientClosedError: The loop has ended, or ends meanwhile.
-        """
-        try:
-            return trio.from_thread.run(work, trio_token=self._token)
-        except (trio.RunFinishedError, trio.Cancelled):
-            raise ClientClosedError from None
-
-    def soon(self, work: Callable[[], object]) -> None:
-        """Run something in the loop."""
-        with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(work)
-
-    def stop(self, *, discard: bool) -> None:
-        """Leave the client and end the thread; `discard`: as if an exception had left it."""
-        self._discards = discard
-        self.soon(self._stop_now)
-        self._thread.join()
-        self._raise_failure()
-
-    def _stop_now(self) -> None:
-        self._stop.set()
-
-    def _run(self) -> None:
-        try:
-            trio.run(self._main)
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-            self._failure = error
-        finally:
-            self._ready.set()
-
-    async def _main(self) -> None:
-        self._token, self._stop = trio.lowlevel.current_trio_token(), trio.Event()
-        with suppress(_DiscardError):
-            async with self._client:
-                self._ready.set()
-                await self._stop.wait()
-                if self._discards:
-                    raise _DiscardError
-
-    def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
-
-@final
-class _DiscardError(Exception):
-    """Leaves the client's block without waiting for what was sent."""
 
 
 @final
@@ -112,14 +38,14 @@ class SyncProducer:
     """
 
     def __init__(self, endpoint: str, options: ProducerOptions = _PRODUCER_DEFAULTS) -> None:
-        """Connect to a broker at `host:port`.
+        """Connect to a broker at `host:port` or `unix:PATH`.
 
         Raises:
             ValueError: `endpoint` is no such thing.
             BrokerUnavailableError: The broker cannot be reached in time.
         """
         self._producer = Producer(endpoint, options)
-        self._loop = _Loop(self._producer)
+        self._loop = ClientLoop(self._producer)
         self._producer.call_from_threads(self._loop.soon)
 
     def __enter__(self) -> Self:
@@ -208,13 +134,13 @@ class SyncConsumer:
         """Connect and begin to read. Arguments as `Consumer`.
 
         Raises:
-            ValueError: `endpoint` is not `host:port`.
+            ValueError: `endpoint` is no such thing.
             BrokerUnavailableError: The broker cannot be reached in time.
         """
         self._consumer = Consumer(
             endpoint, topic, begin=begin, tags=tags, follow=follow, options=options
         )
-        self._loop = _Loop(self._consumer)
+        self._loop = ClientLoop(self._consumer)
 
     def __enter__(self) -> Self:
         """Return the consumer, which is connected already."""

@@ -12,6 +12,8 @@ the connection is lost; nothing is tried again.
 
 from __future__ import annotations
 
+import os
+import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -19,7 +21,7 @@ from typing import Final, final
 
 import trio
 
-from commitbus.broker.address import join_host_port
+from commitbus.broker.address import Endpoint
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.http2.client_call import ClientCall
 from commitbus.broker.rpc.http2.engine import (
@@ -46,6 +48,9 @@ KEEPALIVE_TIMEOUT_S: Final = 20.0
 _LIMITS: Final = EngineLimits(
     stream_window_bytes=8 * 1024 * 1024, connection_window_bytes=32 * 1024 * 1024
 )
+_FRAME_HEADER_BYTES: Final = 9
+_SETTINGS_HEADER_END: Final = b"\x04\x00\x00\x00\x00\x00"
+"""Type, no flags, stream 0: what follows the length in the header of a first SETTINGS frame."""
 _NETWORK_ERRORS: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
@@ -57,28 +62,43 @@ async def connect(
     tls: ssl.SSLContext | None = None,
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> AsyncIterator[ClientConnection]:
+    """Connect to a server's TCP port; arguments and errors as `connect_to`."""
+    async with connect_to(Endpoint(host, port), tls=tls, timeout_s=timeout_s) as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def connect_to(
+    endpoint: Endpoint,
+    *,
+    tls: ssl.SSLContext | None = None,
+    server_name: str = "",
+    timeout_s: float = CONNECT_TIMEOUT_S,
+) -> AsyncIterator[ClientConnection]:
     """Connect to a server for the time of an `async with` block.
 
     Args:
-        host: A name or an address.
-        port: TCP port.
-        tls: Whom to trust; plaintext without it.
-        timeout_s: For the connection to stand.
+        endpoint: A TCP port, or a Unix socket.
+        tls: Whom to trust; plaintext without it, and on a Unix socket, which leaves no machine.
+        server_name: The name that the certificate must have; the endpoint's host if empty.
+        timeout_s: For the connection to stand. Whether the other side speaks HTTP/2 is known later:
+            see `ClientConnection.greeted`.
 
     Raises:
-        RpcError: UNAVAILABLE, there is no connection to be had.
+        RpcError: UNAVAILABLE, there is no connection to be had. Its cause is the network's error.
     """
-    authority = join_host_port(host, port)
+    is_tls = tls is not None and not endpoint.path
     try:
         with trio.fail_after(timeout_s):
-            stream = await trio.open_tcp_stream(host, port)
-            wire = await _wire(stream, host, tls)
-    except (*_NETWORK_ERRORS, trio.TooSlowError) as error:
-        # What went wrong in a TLS handshake is said by the cause only.
-        reason = str(error) or str(error.__cause__ or "it takes too long")
-        text = f"cannot connect to {authority}: {reason}"
+            stream = await _open_stream(endpoint)
+            wire = await _wire(stream, server_name or endpoint.host, tls if is_tls else None)
+    # UnicodeError: the resolver's, for a name that is none.
+    except (*_NETWORK_ERRORS, UnicodeError, trio.TooSlowError) as error:
+        text = f"cannot connect to {endpoint}: {_reason(error)}"
         raise RpcError(StatusCode.UNAVAILABLE, text) from error
-    connection = ClientConnection(wire, authority, is_tls=tls is not None)
+    # gRPC's own clients name a Unix socket's server so.
+    authority = "localhost" if endpoint.path else str(endpoint)
+    connection = ClientConnection(wire, authority, is_tls=is_tls)
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.run)
@@ -92,17 +112,46 @@ async def connect(
         raise failure
 
 
-async def _wire(stream: trio.SocketStream, host: str, tls: ssl.SSLContext | None) -> Wire:
+async def _open_stream(endpoint: Endpoint) -> trio.SocketStream:
+    if endpoint.path:
+        return await trio.open_unix_socket(endpoint.path)
+    return await trio.open_tcp_stream(endpoint.host, endpoint.port)
+
+
+async def _wire(stream: trio.SocketStream, server_name: str, tls: ssl.SSLContext | None) -> Wire:
     if tls is None:
         return wire_of(stream, bytearray(BULK_READ_BYTES))
-    tls.set_alpn_protocols(["h2"])
-    secured = trio.SSLStream(stream, tls, server_hostname=host, https_compatible=True)
     try:
+        tls.set_alpn_protocols(["h2"])
+        secured = trio.SSLStream(stream, tls, server_hostname=server_name, https_compatible=True)
         await secured.do_handshake()
     except BaseException:
         await trio.aclose_forcefully(stream)
         raise
     return wire_of(secured, bytearray(BULK_READ_BYTES))
+
+
+def _reason(error: BaseException) -> str:
+    """Return what the operating system, the resolver or OpenSSL said first.
+
+    trio's own text for a host with several addresses says no more than that all failed.
+    """
+    if isinstance(error, trio.TooSlowError):
+        return "it takes too long"
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        elif isinstance(cause, ssl.SSLCertVerificationError):
+            return f"certificate verify failed: {cause.verify_message}"
+        elif isinstance(cause, ssl.SSLError | socket.gaierror) and cause.strerror:
+            return cause.strerror
+        elif isinstance(cause, OSError) and cause.errno is not None:
+            # trio's own text has the address once more.
+            return os.strerror(cause.errno)
+        else:
+            error, cause = cause, cause.__cause__
+    return str(error) or type(error).__name__
 
 
 @final
@@ -122,6 +171,8 @@ class ClientConnection:
         self._calls: dict[int, ClientCall] = {}
         self._has_output = trio.Event()
         self._heard_s = trio.current_time()
+        self._first_frame = b""
+        self._greeted = trio.Event()
         self._lost: RpcError | None = None
         self._is_draining = False
         self._unusable = trio.Event()
@@ -134,6 +185,18 @@ class ClientConnection:
     async def wait_unusable(self) -> None:
         """Return when no more calls can be made."""
         await self._unusable.wait()
+
+    async def greeted(self) -> None:
+        """Return when the server has begun to speak HTTP/2, which it does unasked.
+
+        Raises:
+            RpcError: UNAVAILABLE, it closed the connection before, or speaks something else.
+        """
+        # The server may wait for the client's first bytes: they tell it that this is no TLS.
+        self.flush_soon()
+        await self._greeted.wait()
+        if self._lost is not None:
+            raise self._lost
 
     async def run(self) -> None:
         """Carry bytes until the connection ends, or this is cancelled."""
@@ -238,6 +301,8 @@ class ClientConnection:
     async def _read_all(self) -> None:
         while data := await self._wire.read(BULK_READ_BYTES):
             self._heard_s = trio.current_time()
+            if len(self._first_frame) < _FRAME_HEADER_BYTES:
+                self._note_first_frame(bytes(data[:_FRAME_HEADER_BYTES]))
             self._handle(self.engine.receive(data))
             # Answers of the engine itself, and what the server's windows now allow.
             self.flush_soon()
@@ -278,11 +343,22 @@ class ClientConnection:
                     self._lose()
                     await self._wire.close()
 
-    def _lose(self) -> None:
+    def _note_first_frame(self, data: bytes) -> None:
+        """Find out whether the server begins with SETTINGS, as RFC 9113, 3.4 demands."""
+        self._first_frame = (self._first_frame + data)[:_FRAME_HEADER_BYTES]
+        if len(self._first_frame) == _FRAME_HEADER_BYTES:
+            if self._first_frame[3:] != _SETTINGS_HEADER_END:
+                self._lose("the server does not speak HTTP/2")
+            self._greeted.set()
+
+    def _lose(self, reason: str = "the connection is lost") -> None:
         """End all calls: nothing more comes."""
         if self._lost is None:
-            self._lost = self._unavailable("the connection is lost")
+            if not self._first_frame:
+                reason = "the server closed the connection without a word"
+            self._lost = self._unavailable(reason)
             self._unusable.set()
+            self._greeted.set()
         for call in list(self._calls.values()):
             call.fail(self._lost)
 
