@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
+from commitbus.broker.cli.common_options import path
+from commitbus.broker.cli.open_files import raise_open_files_limit
 from commitbus.broker.cli.output import EXIT_FAILED, EXIT_OK, CommandError
 from commitbus.broker.cli.progress import progress_bar
 from commitbus.broker.store.check import CheckReport, check_store
@@ -14,12 +15,13 @@ from commitbus.commitlog.errors import StoreError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("directory", type=Path, metavar="DIR", help="the store's directory")
+    parser.add_argument("directory", type=path, metavar="DIR", help="the store's directory")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     """Check a store; the exit status tells whether it is sound."""
+    raise_open_files_limit()
     try:
         with progress_bar() as on_progress:
             report = check_store(options.directory, on_progress=on_progress)

@@ -1,27 +1,35 @@
-"""What `commitbus produce` and `commitbus consume` share: options, the count, Ctrl-C."""
+"""What `commitbus produce` and `commitbus consume` share: options, the count, Ctrl-C, warnings."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final, final
 
 import trio
 
-from commitbus.broker.address import split_host_port
+from commitbus.broker.address import Endpoint
 from commitbus.broker.cli.common_options import (
+    CONNECT_TIMEOUT_S,
     DEFAULT_ENDPOINT,
     ENDPOINT_VARIABLE,
+    add_tls_options,
     default_endpoint,
+    seconds,
+    utf8,
 )
-from commitbus.broker.cli.output import CommandError
-from commitbus.broker.client.errors import ClientError
+from commitbus.broker.cli.output import CommandError, print_error
+from commitbus.broker.cli.tls import Tls, explained, tls_of
+from commitbus.broker.client.errors import BrokerUnavailableError, ClientError
 from commitbus.commitlog.clock import SystemClock
 
+LOST_TIMEOUT_S: Final = 30.0
+"""A broker that restarts is back within this time, unless its recovery is a long one."""
 _SHOWN_EVERY_S: Final = 0.5
 
 _clock: Final = SystemClock()
@@ -29,14 +37,22 @@ _clock: Final = SystemClock()
 
 def add_client_options(parser: argparse.ArgumentParser) -> None:
     """Add what both commands take."""
-    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("topic", metavar="TOPIC", type=utf8)
     parser.add_argument(
         "--broker",
         metavar="HOST:PORT",
         type=_endpoint,
         default=default_endpoint(),
-        help=f"${ENDPOINT_VARIABLE}, or {DEFAULT_ENDPOINT} if not given",
+        help=f"or unix:PATH; ${ENDPOINT_VARIABLE}, or {DEFAULT_ENDPOINT} if not given",
     )
+    parser.add_argument(
+        "--timeout",
+        type=seconds,
+        metavar="SECONDS",
+        help="fail after so long without the broker "
+        f"({CONNECT_TIMEOUT_S:g} for the first connection, {LOST_TIMEOUT_S:g} later)",
+    )
+    add_tls_options(parser)
     parser.add_argument(
         "--format",
         choices=("lines", "json"),
@@ -48,10 +64,34 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
 
 def _endpoint(text: str) -> str:
     try:
-        split_host_port(text)
+        Endpoint.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How the broker is reached, and for how long its absence is borne."""
+
+    tls: Tls
+    connect_timeout_s: float
+    lost_timeout_s: float
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Reach:
+        """Return what the options say.
+
+        Raises:
+            CommandError: those of TLS, or its variables, make no sense.
+        """
+        timeout_s = options.timeout
+        return cls(
+            tls_of(options),
+            CONNECT_TIMEOUT_S if timeout_s is None else timeout_s,
+            LOST_TIMEOUT_S if timeout_s is None else timeout_s,
+        )
 
 
 @final
@@ -117,8 +157,38 @@ async def _show(count: Count) -> None:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def run_until_interrupted(work: Callable[[trio.CancelScope], Awaitable[None]]) -> bool:
-    """Run `work`; return whether Ctrl-C ended it.
+@final
+class _Warnings(logging.Handler):
+    """Shows what the client warns of as the command's own line on standard error."""
+
+    def __init__(self, command: str) -> None:
+        super().__init__(logging.INFO)
+        self._command = command
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line."""
+        print_error(self._command, record.getMessage())
+
+
+@contextmanager
+def _warnings_shown(command: str) -> Iterator[None]:
+    logger = logging.getLogger("commitbus.broker.client")
+    level, propagates, handler = logger.level, logger.propagate, _Warnings(command)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagates
+        logger.setLevel(level)
+
+
+def run_until_interrupted(
+    command: str, work: Callable[[trio.CancelScope], Awaitable[None]]
+) -> bool:
+    """Run `work` for a command; return whether Ctrl-C ended it.
 
     Ctrl-C cancels the scope that `work` is given, so that it can bring to an end what it has begun;
     a second one ends everything.
@@ -155,7 +225,10 @@ def run_until_interrupted(work: Callable[[trio.CancelScope], Awaitable[None]]) -
             raise failure
 
     try:
-        trio.run(main)
+        with _warnings_shown(command):
+            trio.run(main)
+    except BrokerUnavailableError as error:
+        raise explained(error) from None
     except ClientError as error:
         raise CommandError(str(error)) from None
     if interruptions > 1:

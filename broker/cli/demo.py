@@ -19,6 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from commitbus.broker.cli.common_options import path
+from commitbus.broker.cli.open_files import raise_open_files_limit
 from commitbus.broker.cli.output import EXIT_OK, CommandError
 
 MESSAGES: Final = 1000
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument(
         "--keep",
-        type=Path,
+        type=path,
         metavar="DIR",
         help="leave the store in DIR, which must not exist, to look at it afterwards",
     )
@@ -44,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Send, receive and read again; the exit status is 0 only if nothing differs."""
     _check_extras()
+    raise_open_files_limit()
     with _store_directory(options.keep) as directory:
         bodies = _through_the_broker(directory)
         _through_spark(directory, bodies)

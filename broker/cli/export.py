@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from commitbus.broker.cli.common_options import path
+from commitbus.broker.cli.open_files import raise_open_files_limit
 from commitbus.broker.cli.output import EXIT_OK, CommandError
 from commitbus.broker.cli.progress import progress_bar
 from commitbus.commitlog.errors import StoreError
@@ -12,8 +13,8 @@ from commitbus.commitlog.errors import StoreError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("directory", type=Path, metavar="DIR", help="the store's directory")
-    parser.add_argument("out", type=Path, metavar="OUT", help="where the Parquet files go")
+    parser.add_argument("directory", type=path, metavar="DIR", help="the store's directory")
+    parser.add_argument("out", type=path, metavar="OUT", help="where the Parquet files go")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -24,6 +25,7 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(
             f"{error.name} is not installed; in a clone: pip install '.[spark]'"
         ) from None
+    raise_open_files_limit()
     try:
         with progress_bar() as on_progress:
             summary = export_store(options.directory, options.out, on_progress=on_progress)

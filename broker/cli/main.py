@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from commitbus.broker.cli.output import EXIT_OK, run_command
-from commitbus.broker.version import version
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
 
 PROGRAM: Final = "commitbus"
 
@@ -25,11 +24,39 @@ COMMANDS: Final = {
     "export": "Write a store's messages as Parquet.",
     "config": "Print every setting with its default, as a file for `serve --config`.",
 }
+_WITHOUT_OUTPUT: Final = ("serve", "produce")
+"""What may be run with a closed standard output: it is not for what they print."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `commitbus` and return its exit status."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    # All imports but the few above lie behind this line: Ctrl-C meanwhile shows no traceback.
+    try:
+        return _main(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:
+        return 1
+
+
+def _main(arguments: Sequence[str]) -> int:
+    from commitbus.broker.cli.output import parse, prepare_streams, run_command  # noqa: PLC0415 - see main
+
+    prepare_streams()
+    parser = _parser(arguments)
+    options = parse(parser, arguments)
+    if options.version or options.command is None:
+        return run_command(PROGRAM, lambda: _describe(parser, version_only=options.version))
+    module = import_module(f"commitbus.broker.cli.{options.command}")
+    return run_command(
+        f"{PROGRAM} {options.command}",
+        lambda: _status(module.run(options)),
+        needs_output=options.command not in _WITHOUT_OUTPUT,
+    )
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser, with the options of the command that is named only."""
+    import argparse  # noqa: PLC0415 - see main
+
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description="A message broker that speaks the RocketMQ 5 gRPC protocol.",
@@ -43,15 +70,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         if name == chosen:
             import_module(f"commitbus.broker.cli.{name}").add_arguments(command)
-    options = parser.parse_args(arguments)
-    if options.version:
+    return parser
+
+
+def _describe(parser: argparse.ArgumentParser, *, version_only: bool) -> int:
+    from commitbus.broker.version import version  # noqa: PLC0415 - see main
+
+    if version_only:
         print(f"{PROGRAM} {version()}")
-        return EXIT_OK
-    if options.command is None:
+    else:
         parser.print_help()
-        return EXIT_OK
-    module = import_module(f"commitbus.broker.cli.{options.command}")
-    return run_command(f"{PROGRAM} {options.command}", lambda: _status(module.run(options)))
+    return 0
 
 
 def _status(status: object) -> int:

@@ -42,6 +42,8 @@ def from_json_line(line: bytes, number: int) -> ToProduce:
         return _from_fields(fields)
     except (ValueError, TypeError) as error:
         raise CommandError(f"line {number} is no message: {error}") from None
+    except RecursionError:
+        raise CommandError(f"line {number} is no message: it is nested too deeply") from None
 
 
 def _from_fields(fields: Any) -> ToProduce:  # noqa: ANN401 - whatever JSON has

@@ -5,50 +5,19 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, final
-
-from commitbus.broker.address import Endpoint
-from commitbus.broker.cli.common_options import (
-    DEFAULT_ENDPOINT,
-    ENDPOINT_VARIABLE,
-    add_tls_options,
-    default_endpoint,
-)
-from commitbus.broker.cli.output import (
-    EXIT_OK,
-    EXIT_USAGE,
-    Answer,
-    CommandError,
-    as_utf8,
-    print_answer,
-    print_error,
-    run_command,
-)
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from commitbus.broker.cli.admin_client import AdminClient
+    import argparse
+    from collections.abc import Sequence
+
+    from commitbus.broker.cli.mqadmin_command import Command
 
 PROGRAM: Final = "mqadmin"
 NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
 """Where RocketMQ's own tool looks."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command of mqadmin. A module of this package defines it under `COMMANDS`."""
-
-    name: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[AdminClient, argparse.Namespace], Answer]
-    dash_values: frozenset[str] = frozenset()
-    """Options whose value may begin with a dash, which argparse takes for another option."""
-
 
 # Name to (module, summary): only the module of the command that is run gets imported.
 _TOPIC, _GROUP, _CLIENT, _OFFSET, _CLUSTER, _MESSAGE, _PRINT, _DEAD = (
@@ -90,25 +59,39 @@ COMMANDS: Final = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `mqadmin` and return its exit status."""
+    # All imports but the few above lie behind this line: Ctrl-C meanwhile shows no traceback.
     try:
-        arguments = as_utf8(sys.argv[1:] if arguments is None else arguments)
-    except CommandError as error:
-        print_error(PROGRAM, str(error))
-        return EXIT_USAGE
+        return _main(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:
+        return 1
+
+
+def _main(arguments: Sequence[str]) -> int:
+    from commitbus.broker.cli import output  # noqa: PLC0415 - see main
+
+    output.prepare_streams()
+    try:
+        arguments = output.as_utf8(arguments)
+    except output.CommandError as error:
+        output.print_error(PROGRAM, str(error))
+        return output.EXIT_USAGE
     name, rest = (arguments[0], arguments[1:]) if arguments else ("-h", [])
     if name in ("-h", "--help", "help"):
-        return run_command(PROGRAM, lambda: _help(rest))
+        return output.run_command(PROGRAM, lambda: _help(rest))
     if name not in COMMANDS:
         return _unknown(name)
     command = _command(name)
-    options = _parser(command).parse_args(_joined(rest, command.dash_values))
-    return run_command(f"{PROGRAM} {name}", lambda: _run(command, options))
+    options = output.parse(_parser(command), _joined(rest, command.dash_values))
+    return output.run_command(
+        f"{PROGRAM} {name}", lambda: _run(command, options), needs_output=True
+    )
 
 
 def _run(command: Command, options: argparse.Namespace) -> int:
-    # trio and protobuf take 0.2 s.
-    from commitbus.broker.cli.admin_client import AdminClient  # noqa: PLC0415 - see above
-    from commitbus.broker.cli.tls import tls_of  # noqa: PLC0415 - see above
+    from commitbus.broker.address import Endpoint  # noqa: PLC0415 - see main
+    from commitbus.broker.cli.admin_client import AdminClient  # noqa: PLC0415 - trio takes 0.1 s
+    from commitbus.broker.cli.output import CommandError, print_answer  # noqa: PLC0415 - see main
+    from commitbus.broker.cli.tls import tls_of  # noqa: PLC0415 - see main
 
     # RocketMQ allows several name servers, separated by semicolons; here the first one serves.
     endpoint = options.endpoint.strip(";").partition(";")[0]
@@ -128,6 +111,10 @@ def _command(name: str) -> Command:
 
 
 def _parser(command: Command) -> argparse.ArgumentParser:
+    import argparse  # noqa: PLC0415 - see main
+
+    from commitbus.broker.cli import common_options as common  # noqa: PLC0415 - see main
+
     parser = argparse.ArgumentParser(
         prog=f"{PROGRAM} {command.name}",
         description=COMMANDS[command.name][1],
@@ -137,12 +124,12 @@ def _parser(command: Command) -> argparse.ArgumentParser:
         *("-n", "--namesrvAddr"),
         dest="endpoint",
         metavar="HOST:PORT",
-        default=default_endpoint(NAMESRV_VARIABLE),
-        help=f"the broker's endpoint, or unix:PATH; ${ENDPOINT_VARIABLE}, ${NAMESRV_VARIABLE}, or "
-        f"{DEFAULT_ENDPOINT} if not given",
+        default=common.default_endpoint(NAMESRV_VARIABLE),
+        help=f"the broker's endpoint, or unix:PATH; ${common.ENDPOINT_VARIABLE}, "
+        f"${NAMESRV_VARIABLE}, or {common.DEFAULT_ENDPOINT} if not given",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    add_tls_options(parser)
+    common.add_tls_options(parser)
     command.add_arguments(parser)
     return parser
 
@@ -164,7 +151,10 @@ def _joined(arguments: Sequence[str], options: frozenset[str]) -> list[str]:
 
 
 def _unknown(name: str) -> int:
-    print_error(PROGRAM, f"no such command: {name!r}. `{PROGRAM} help` lists them")
+    from commitbus.broker.address import shown  # noqa: PLC0415 - see main
+    from commitbus.broker.cli.output import EXIT_USAGE, print_error  # noqa: PLC0415 - see main
+
+    print_error(PROGRAM, f"no such command: {shown(name)}. `{PROGRAM} help` lists them")
     return EXIT_USAGE
 
 
@@ -173,10 +163,10 @@ def _help(names: Sequence[str]) -> int:
         if names[0] not in COMMANDS:
             return _unknown(names[0])
         _parser(_command(names[0])).print_help()
-        return EXIT_OK
+        return 0
     width = max(map(len, COMMANDS))
     print(f"usage: {PROGRAM} COMMAND [OPTIONS]\n\nThe commands are:")
     for name, (_, summary) in COMMANDS.items():
         print(f"   {name.ljust(width)}  {summary}")
     print(f"\n`{PROGRAM} COMMAND -h` shows the options of one.")
-    return EXIT_OK
+    return 0

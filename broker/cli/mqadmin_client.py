@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from commitbus.broker.cli.mqadmin import Command
+from commitbus.broker.cli.mqadmin_command import Command
 from commitbus.broker.cli.mqadmin_options import add_place, check_cluster
 from commitbus.broker.cli.output import Answer, CommandError, Table
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb

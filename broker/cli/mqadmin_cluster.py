@@ -6,8 +6,9 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Final
 
-from commitbus.broker.cli.mqadmin import Command
-from commitbus.broker.cli.mqadmin_options import add_cluster, add_place, check_cluster, seconds
+from commitbus.broker.cli.common_options import seconds
+from commitbus.broker.cli.mqadmin_command import Command
+from commitbus.broker.cli.mqadmin_options import add_cluster, add_place, check_cluster
 from commitbus.broker.cli.output import Answer, Table, local_time, print_answer
 
 if TYPE_CHECKING:

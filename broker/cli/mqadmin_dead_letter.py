@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from commitbus.broker.cli.common_options import count
-from commitbus.broker.cli.mqadmin import Command
+from commitbus.broker.cli.mqadmin_command import Command
 from commitbus.broker.cli.mqadmin_message import found
 from commitbus.broker.cli.mqadmin_options import int64, point_in_time
 from commitbus.broker.cli.mqadmin_print import messages, row, search

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from commitbus.broker.cli.mqadmin import Command
+from commitbus.broker.cli.mqadmin_command import Command
 from commitbus.broker.cli.mqadmin_options import (
     add_attributes,
     add_cluster,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from commitbus.broker.cli.common_options import count
-from commitbus.broker.cli.mqadmin import Command
+from commitbus.broker.cli.mqadmin_command import Command
 from commitbus.broker.cli.mqadmin_options import (
     add_cluster,
     check_broker_name,

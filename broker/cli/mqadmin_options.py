@@ -11,7 +11,6 @@ from commitbus.broker.cli.output import CommandError
 if TYPE_CHECKING:
     from commitbus.broker.cli.admin_client import AdminClient
 
-SECONDS_MAX: Final = 86_400
 NOW: Final = -1
 """What `point_in_time` makes of the word `now`."""
 _TIME_FORMAT: Final = "%Y-%m-%d#%H:%M:%S:%f"
@@ -104,18 +103,6 @@ def _integer(text: str, bits: int) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
     if not -limit <= value < limit:
         raise argparse.ArgumentTypeError(f"{text} is outside [{-limit}, {limit - 1}]")
-    return value
-
-
-def seconds(text: str) -> float:
-    """Return a time to wait, at least a tenth of a second."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    # Not a number compares as false.
-    if not 0.1 <= value <= SECONDS_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time from 0.1 to {SECONDS_MAX} seconds")
     return value
 
 

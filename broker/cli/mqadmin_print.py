@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from commitbus.broker.cli.common_options import count
-from commitbus.broker.cli.mqadmin import Command
+from commitbus.broker.cli.mqadmin_command import Command
 from commitbus.broker.cli.mqadmin_options import (
     NOW,
     boolean,

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Final
 
-from commitbus.broker.cli.mqadmin import Command
+from commitbus.broker.cli.mqadmin_command import Command
 from commitbus.broker.cli.mqadmin_options import (
     add_attributes,
     add_cluster,

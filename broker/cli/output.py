@@ -10,9 +10,12 @@ import io
 import json
 import os
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final, final
 
 EXIT_OK: Final = 0
@@ -75,25 +78,108 @@ def print_answer(answer: Answer, *, as_json: bool) -> None:
             print(part)
 
 
-def run_command(name: str, run: Callable[[], int]) -> int:
-    """Return what `run` returns; say why on standard error when it cannot do its work."""
+def prepare_streams() -> None:
+    """Put the null device where the shell has closed a standard stream.
+
+    Otherwise the next file that is opened gets the stream's number, and what a library writes to
+    number 2 ends in the middle of a store. Python itself sends `file=None` to standard output.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free, which is this one: those below are open.
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - never closed
+
+
+def parse(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
+    """Return the parsed arguments.
+
+    Raises:
+        SystemExit: they make no sense, or ask for help, which is printed then.
+    """
+    try:
+        return parser.parse_args(arguments)
+    except SystemExit:
+        if (status := run_command(parser.prog, lambda: EXIT_OK)) != EXIT_OK:
+            raise SystemExit(status) from None
+        raise
+    except OSError:
+        # Of standard error: there is no place left to say so.
+        raise SystemExit(EXIT_USAGE) from None
+
+
+def run_command(name: str, run: Callable[[], int], *, needs_output: bool = False) -> int:
+    """Return what `run` returns; say why on standard error when it cannot do its work.
+
+    Whatever the system refuses is one line. With `needs_output` a command is not even begun whose
+    output nobody could see.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Names and keys are any text: one that the terminal cannot show must not stop us.
             stream.reconfigure(errors="backslashreplace")
+    if sys.stdout is None and needs_output:
+        print_error(name, "standard output is closed")
+        return EXIT_FAILED
+    status = EXIT_FAILED
     try:
         status = run()
-        sys.stdout.flush()
     except CommandError as error:
         print_error(name, str(error))
-        return EXIT_FAILED
+    except KeyboardInterrupt:
+        pass
+    except MemoryError:
+        print_error(name, "there is not enough memory")
     except BrokenPipeError:
         # The reader of a pipe has seen enough. Python would complain once more while exiting.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return EXIT_OK
-    except KeyboardInterrupt:
+    except OSError as error:
+        print_error(name, _reason(error))
+        _drop_output()
+    return _with_output_flushed(name, status)
+
+
+def _flush_output() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _with_output_flushed(name: str, status: int) -> int:
+    """Write what was printed, here and not in Python's exit, which shows what fails as it likes."""
+    try:
+        _flush_output()
+    except BrokenPipeError:
+        _drop_output()
+    except OSError as error:
+        print_error(name, _reason(error))
+        _drop_output()
         return EXIT_FAILED
     return status
+
+
+def _drop_output() -> None:
+    """Let standard output take what is left of it without an error."""
+    # A stream that was put in its place has no number.
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _reason(error: OSError) -> str:
+    """Return what the system refused, with the file's name; standard output has none."""
+    text = error.strerror or str(error) or type(error).__name__
+    if error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {text}"
+    try:
+        # What could not be written is still there, and fails again.
+        _flush_output()
+    except OSError as again:
+        if again.errno == error.errno:
+            return f"standard output: {text}"
+    return text
 
 
 def as_utf8(arguments: Iterable[str]) -> list[str]:
@@ -118,7 +204,9 @@ def _text(argument: str) -> str:
 
 def print_error(name: str, message: str) -> None:
     """Print why a command failed to standard error."""
-    print(f"{name}: {message}", file=sys.stderr)
+    # Where standard error takes nothing either, the exit status has to do.
+    with suppress(OSError):
+        print(f"{name}: {message}", file=sys.stderr)
 
 
 def local_time(timestamp_ms: int, *, milliseconds: bool = False) -> str:

@@ -13,13 +13,15 @@ from typing import Final, final
 
 import trio
 
+from commitbus.broker.address import shown
 from commitbus.broker.cli.client_options import (
     Count,
+    Reach,
     add_client_options,
     counting,
     run_until_interrupted,
 )
-from commitbus.broker.cli.common_options import CONNECT_TIMEOUT_S
+from commitbus.broker.cli.common_options import utf8
 from commitbus.broker.cli.message_lines import from_json_line, from_line
 from commitbus.broker.cli.output import EXIT_FAILED, EXIT_OK, CommandError
 from commitbus.broker.client.errors import ClientError, RefusedError
@@ -38,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_client_options(parser)
     parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="- is standard input")
-    parser.add_argument("--tag", default="", help="of lines that name none")
+    parser.add_argument("--tag", type=utf8, default="", help="of lines that name none")
     parser.add_argument("--rate", type=_rate, metavar="N", help="messages a second, at most")
     parser.add_argument(
         "--durable", action="store_true", help="wait for the disk, whatever the broker's flush mode"
@@ -52,14 +54,14 @@ def _rate(text: str) -> float:
         rate = 0.0
     # Not a number compares as false.
     if not rate > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number above 0")
     return rate
 
 
 def run(options: argparse.Namespace) -> int:
     """Send every line and say how many were stored."""
     sender = _Sender(options)
-    interrupted = run_until_interrupted(sender.run)
+    interrupted = run_until_interrupted("commitbus produce", sender.run)
     if options.json:
         print(json.dumps(sender.count.data))
     else:
@@ -75,6 +77,7 @@ class _Sender:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
+        self._reach = Reach.of(options)
         self.count = Count("produced")
         self.failure: ClientError | None = None
         """Of the first line that was not stored; it ends the sending."""
@@ -84,7 +87,11 @@ class _Sender:
         """Send everything, or what was read before `scope` is cancelled."""
         self._scope = scope
         options = ProducerOptions(
-            durable=self._options.durable, connect_timeout_s=CONNECT_TIMEOUT_S
+            durable=self._options.durable,
+            connect_timeout_s=self._reach.connect_timeout_s,
+            delivery_timeout_s=self._reach.lost_timeout_s,
+            tls=self._reach.tls.context,
+            server_name=self._reach.tls.server_name,
         )
         with _opened(self._options.file) as file:
             async with Producer(self._options.broker, options) as producer, counting(self.count):
@@ -96,7 +103,7 @@ class _Sender:
         rate = self._options.rate
         begun_s = trio.current_time()
         number = sent = 0
-        async with aclosing(_lines(file)) as lines:
+        async with aclosing(_lines(file, self._options.file)) as lines:
             async for line in lines:
                 number += 1
                 if not line:
@@ -131,20 +138,42 @@ class _Sender:
 
 def _opened(name: str) -> FileIO:
     if name == "-":
+        if sys.stdin is None:
+            raise CommandError("standard input is closed")
         # Unbuffered: a thread that still waits for a pipe at the end must hold no lock.
         return FileIO(sys.stdin.fileno(), closefd=False)
     try:
         return FileIO(name)
     except OSError as error:
         raise CommandError(f"{name}: {error.strerror}") from None
+    except ValueError:
+        raise CommandError(f"{shown(name)} is no path") from None
 
 
-async def _lines(file: FileIO) -> AsyncGenerator[bytes, None]:
+async def _read(file: FileIO, name: str) -> bytes:
+    """Return what comes next, nothing at the end.
+
+    Raises:
+        CommandError: the system cannot read it.
+    """
+    try:
+        # A pipe that says nothing must not keep Ctrl-C waiting.
+        while (
+            data := await trio.to_thread.run_sync(file.read, _READ_BYTES, abandon_on_cancel=True)
+        ) is None:
+            # Somebody has told it not to wait.
+            await trio.lowlevel.wait_readable(file.fileno())
+    except OSError as error:
+        source = "standard input" if name == "-" else name
+        raise CommandError(f"{source}: {error.strerror}") from None
+    return data
+
+
+async def _lines(file: FileIO, name: str) -> AsyncGenerator[bytes, None]:
     """Yield the lines of a file as they come, without their ends."""
     rest: list[bytes] = []
     rest_bytes = 0
-    # A pipe that says nothing must not keep Ctrl-C waiting.
-    while chunk := await trio.to_thread.run_sync(file.read, _READ_BYTES, abandon_on_cancel=True):
+    while chunk := await _read(file, name):
         head, *lines = chunk.split(b"\n")
         rest.append(head)
         rest_bytes += len(head)

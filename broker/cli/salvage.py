@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
+from commitbus.broker.cli.common_options import path
+from commitbus.broker.cli.open_files import raise_open_files_limit
 from commitbus.broker.cli.output import EXIT_FAILED, EXIT_OK, CommandError
 from commitbus.broker.cli.progress import progress_bar
 from commitbus.broker.metadata.salvage import salvage_state
@@ -18,15 +19,16 @@ from commitbus.commitlog.file_system import RealFileSystem
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("directory", type=Path, metavar="DIR", help="the damaged store")
+    parser.add_argument("directory", type=path, metavar="DIR", help="the damaged store")
     parser.add_argument(
-        "out", type=Path, metavar="OUT", help="where the new store goes: new or empty"
+        "out", type=path, metavar="OUT", help="where the new store goes: new or empty"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     """Salvage a store; it failed only if no message could be read."""
+    raise_open_files_limit()
     clock, file_system = SystemClock(), RealFileSystem()
 
     def take_over_state(salvage: Salvage, made: Path) -> None:

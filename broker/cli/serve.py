@@ -6,17 +6,17 @@ import argparse
 import gc
 import logging
 import os
-import resource
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import trio
 
+from commitbus.broker.cli.common_options import path
+from commitbus.broker.cli.open_files import raise_open_files_limit
 from commitbus.broker.cli.output import EXIT_OK, CommandError
 from commitbus.broker.cli.progress import progress_bar
 from commitbus.broker.config import BrokerConfig, ConfigError, Transport, load_config
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command. None has a default: what is not given is not changed."""
     defaults = BrokerConfig()
     add = parser.add_argument
-    add("--config", type=Path, metavar="FILE", help="settings as TOML; see `commitbus config`")
+    add("--config", type=path, metavar="FILE", help="settings as TOML; see `commitbus config`")
     add(
         "--store",
         metavar="DIR",
@@ -85,20 +85,6 @@ def run(options: argparse.Namespace) -> int:
     except BaseExceptionGroup as group:
         raise _explanation(group) from None
     return EXIT_OK
-
-
-def raise_open_files_limit() -> None:
-    """Allow this process as many open files as it may have at all.
-
-    Each file of a queue, and each connection, holds one; the usual 1,024 are soon used up. They
-    are that few for programs that use `select`, which this is not.
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (ValueError, OSError) as error:
-        # macOS names no limit and then refuses to go that far: it stays as it is.
-        _log.warning("limit of open files not raised", extra={"reason": str(error)})
 
 
 def _explanation(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from commitbus.broker.cli.common_options import count
+from commitbus.broker.cli.common_options import count, seconds
 from commitbus.broker.cli.mqadmin_options import (
     NOW,
     attribute_changes,
@@ -15,7 +15,6 @@ from commitbus.broker.cli.mqadmin_options import (
     int32,
     int64,
     point_in_time,
-    seconds,
 )
 
 

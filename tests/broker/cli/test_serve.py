@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import signal
 from pathlib import Path
 
@@ -78,22 +77,3 @@ def test_the_first_signal_drains_and_the_second_one_leaves_at_once(
         trio.run(run)
     assert exits == [128 + signal.SIGINT]
     assert [record.message for record in caplog.records][:2] == ["stopping", "stopping at once"]
-
-
-def test_a_broker_may_open_as_many_files_as_the_system_allows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """And starts all the same where the system does not keep its word."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
-        serve.raise_open_files_limit()
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-    def refuse(*_: object) -> None:
-        raise ValueError("current limit exceeds maximum limit")
-
-    monkeypatch.setattr("resource.setrlimit", refuse)
-    serve.raise_open_files_limit()
