@@ -8,15 +8,25 @@ ignored is a setting nobody has.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, cast, final
 
-from commitbus.broker.address import join_host_port, split_host_port
+from commitbus.broker.address import check_unix_path, join_host_port, split_host_port
+from commitbus.broker.config_error import (
+    ConfigError,
+    check_length,
+    checked,
+    is_name,
+    require,
+    shown_value,
+)
+from commitbus.broker.messaging.receipt_handle import BROKER_NAME_MAX
 from commitbus.broker.rpc.listen.tls_mode import TlsMode
+from commitbus.broker.small_file import SmallFileError, read_small_file
 from commitbus.commitlog.retention import NEVER_PERCENT, parse_delete_hours
 from commitbus.commitlog.types import Host
 from commitbus.flush.policy import FlushMode
@@ -25,16 +35,12 @@ DEFAULT_PORT: Final = 8081
 """The port of RocketMQ's proxy, which every client's examples use."""
 
 
+CLUSTER_NAME_BYTES_MAX: Final = 1024
+"""Each message carries it. A record has room for 32,767 bytes of properties: 16,384 are a message's
+own, and ids, trace context and what a dead letter remembers take most of the rest."""
+
 _PORT_ALIASES: Final = ("listenPort", "grpcServerPort")
 """RocketMQ's names for the port of `listen` alone."""
-
-
-class ConfigError(ValueError):
-    """A setting is unknown, or its value cannot be used."""
-
-    def __init__(self, key: str, reason: str, *, source: str = "") -> None:
-        self.key, self.reason, self.source = key, reason, source
-        super().__init__(f"{source}: {key}: {reason}" if source else f"{key}: {reason}")
 
 
 @final
@@ -173,7 +179,7 @@ class BrokerConfig:
     broker_name: str = field(
         default="broker-a",
         metadata=_doc(
-            unit="name",
+            unit=f"name of at most {BROKER_NAME_MAX} characters, without blanks",
             reason="RocketMQ's default in its examples",
             danger="part of every receipt handle: after a change, messages in flight cannot be "
             "acknowledged and are delivered again",
@@ -183,9 +189,9 @@ class BrokerConfig:
     cluster_name: str = field(
         default="DefaultCluster",
         metadata=_doc(
-            unit="name",
+            unit=f"name of at most {CLUSTER_NAME_BYTES_MAX} bytes, without blanks",
             reason="RocketMQ's default",
-            danger="dashboards and alerts select by it",
+            danger="dashboards and alerts select by it, and each message carries it",
             aliases=("brokerClusterName",),
         ),
     )
@@ -341,39 +347,44 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         for name in ("listen", "advertise"):
             if text := getattr(self, name):
-                _checked(name, text, split_host_port)
-        _require(
+                checked(name, text, split_host_port)
+        require(
             "advertise", not self.advertise.endswith(":0"), "must name a port, 0 cannot be reached"
         )
         for name in ("store_directory", "tls_certificate", "tls_key", "unix_socket"):
-            _require(name, "\0" not in str(getattr(self, name)), "must be a path")
+            require(name, "\0" not in str(getattr(self, name)), "must be a path")
+        if self.unix_socket is not None:
+            checked("unix_socket", str(self.unix_socket), check_unix_path)
         self._check_transport()
         for name in ("broker_name", "cluster_name"):
-            _require(name, _is_name(getattr(self, name)), "must be a name without blanks")
-        _require("metrics_port", -1 <= self.metrics_port <= 65535, "must be a port, or -1 for off")
+            require(name, is_name(getattr(self, name)), "must be a name without blanks")
+        check_length("broker_name", len(self.broker_name), BROKER_NAME_MAX, "characters")
+        size = len(self.cluster_name.encode(errors="surrogatepass"))
+        check_length("cluster_name", size, CLUSTER_NAME_BYTES_MAX, "bytes")
+        require("metrics_port", -1 <= self.metrics_port <= 65535, "must be a port, or -1 for off")
         for name, (minimum, maximum) in _RANGE.items():
-            _require(
+            require(
                 name,
                 minimum <= getattr(self, name) <= maximum,
                 f"must be from {minimum} to {maximum}",
             )
-        _require("queue_file_bytes", self.queue_file_bytes % 20 == 0, "must be a multiple of 20")
+        require("queue_file_bytes", self.queue_file_bytes % 20 == 0, "must be a multiple of 20")
         # A record of the largest body, properties and topic must fit into one file.
-        _require(
+        require(
             "log_file_bytes",
             self.log_file_bytes >= self.max_body_bytes + 64 * 1024,
             f"must hold a message of max_body_bytes ({self.max_body_bytes}) with its properties",
         )
-        _checked("delete_when", self.delete_when, parse_delete_hours)
+        checked("delete_when", self.delete_when, parse_delete_hours)
 
     def _check_transport(self) -> None:
-        _require("tls_key", not self.tls_key or bool(self.tls_certificate), "lacks tls_certificate")
+        require("tls_key", not self.tls_key or bool(self.tls_certificate), "lacks tls_certificate")
         if self.transport is Transport.GRPCIO:
             # Set and ignored, each of these would be believed to be in force.
             for name in ("tls_certificate", "proxy_protocol", "unix_socket"):
-                _require(name, not getattr(self, name), "needs transport = trio")
+                require(name, not getattr(self, name), "needs transport = trio")
             enforcing = self.tls_mode is TlsMode.ENFORCING
-            _require("tls_mode", not enforcing, "enforcing needs transport = trio")
+            require("tls_mode", not enforcing, "enforcing needs transport = trio")
 
     @property
     def listen_host(self) -> str:
@@ -423,14 +434,14 @@ def load_config(path: Path) -> BrokerConfig:
         ConfigError: the file cannot be read, is not TOML, or has a setting that cannot be used.
     """
     try:
-        with path.open("rb") as file:
-            settings = tomllib.load(file)
-    except OSError as error:
-        raise ConfigError(
-            "--config", f"cannot be read: {error.strerror}", source=str(path)
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        settings = tomllib.loads(read_small_file(path).decode())
+    except SmallFileError as error:
+        raise ConfigError("--config", error.reason, source=str(path)) from None
+    # ValueError: TOML's errors, those of UTF-8, and Python's for a number of thousands of digits.
+    except ValueError as error:
         raise ConfigError("--config", f"is not TOML: {error}", source=str(path)) from None
+    except RecursionError:
+        raise ConfigError("--config", "is nested too deeply", source=str(path)) from None
     return BrokerConfig().with_changes(settings, source=str(path))
 
 
@@ -487,7 +498,7 @@ def _converted(name: str, key: str, value: object, source: str) -> object:
         words = list(type(default))
         if not isinstance(value, str) or value not in words:
             raise ConfigError(
-                key, f"must be one of {', '.join(words)}, not {value!r}", source=source
+                key, f"must be one of {', '.join(words)}, not {shown_value(value)}", source=source
             )
         return type(default)(value)
     # A path that may be missing: None is its default, and an empty text in a file.
@@ -498,21 +509,5 @@ def _converted(name: str, key: str, value: object, source: str) -> object:
     # bool is an int to Python, but `metrics_port = true` is a mistake.
     if type(value) is not type(default):
         wanted = {bool: "true or false", int: "a whole number"}.get(type(default), "a text")
-        raise ConfigError(key, f"must be {wanted}, not {value!r}", source=source)
+        raise ConfigError(key, f"must be {wanted}, not {shown_value(value)}", source=source)
     return value
-
-
-def _is_name(text: str) -> bool:
-    return bool(text) and text.isprintable() and " " not in text
-
-
-def _require(key: str, condition: bool, reason: str) -> None:  # noqa: FBT001 - as in assert
-    if not condition:
-        raise ConfigError(key, reason)
-
-
-def _checked(key: str, text: str, parse: Callable[[str], object]) -> None:
-    try:
-        parse(text)
-    except ValueError as error:
-        raise ConfigError(key, str(error)) from None

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, final
 
 import trio
 
@@ -19,12 +19,14 @@ from commitbus.broker.cli.common_options import path
 from commitbus.broker.cli.open_files import raise_open_files_limit
 from commitbus.broker.cli.output import EXIT_OK, CommandError
 from commitbus.broker.cli.progress import progress_bar
-from commitbus.broker.config import BrokerConfig, ConfigError, Transport, load_config
+from commitbus.broker.config import BrokerConfig, Transport, load_config
+from commitbus.broker.config_error import ConfigError
 from commitbus.broker.log_format import set_up_logging
 from commitbus.broker.rpc.address import ListenError
 from commitbus.broker.rpc.listen.certificate import CertificateError
 from commitbus.commitlog.errors import StoreError
 from commitbus.commitlog.kernels import when_loaded
+from commitbus.commitlog.recovery import Progress
 from commitbus.flush.policy import FlushMode
 
 if TYPE_CHECKING:
@@ -33,6 +35,11 @@ if TYPE_CHECKING:
 _FLUSH_MODES: Final = {"sync": FlushMode.SYNC_FLUSH, "async": FlushMode.ASYNC_FLUSH}
 
 _log = logging.getLogger(__name__)
+
+
+@final
+class _StoppedError(Exception):
+    """Leaves the start of a broker that was told to stop meanwhile."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +90,11 @@ def run(options: argparse.Namespace) -> int:
     try:
         trio.run(_serve, config)
     except BaseExceptionGroup as group:
-        raise _explanation(group) from None
+        stopped, failed = group.split(_StoppedError)
+        if failed is not None:
+            raise _explanation(failed) from None
+        assert stopped is not None, "a group is not empty"
+        print("stopped before the start was complete", file=sys.stderr)
     return EXIT_OK
 
 
@@ -142,7 +153,7 @@ async def _serve(config: BrokerConfig) -> None:
         async with trio.open_nursery() as serving:
             with progress_bar() as on_progress:
                 running: RunningBroker = await serving.start(
-                    partial(run_broker, config, stop, on_progress=on_progress)
+                    partial(run_broker, config, stop, on_progress=_until(stop, on_progress))
                 )
             print(running.recovery_summary)
             if running.metrics_endpoint:
@@ -150,6 +161,20 @@ async def _serve(config: BrokerConfig) -> None:
             _keep_from_collector()
             print(f"listening on {running.endpoint}", flush=True)
         watching.cancel_scope.cancel()
+
+
+def _until(stop: trio.Event, on_progress: Progress) -> Progress:
+    """Return a progress listener that ends a recovery once the broker is to stop.
+
+    A recovery may take minutes, and may be killed at any line: the next one does the same again.
+    """
+
+    def go_on(what: str, done: int, total: int) -> None:
+        if stop.is_set():
+            raise _StoppedError
+        on_progress(what, done, total)
+
+    return go_on
 
 
 def _keep_from_collector() -> None:

@@ -32,6 +32,7 @@ _HANDLE: Final = re.compile(
     re.ASCII,
 )
 """A signed 64-bit number has at most 19 digits; int() alone would also take other scripts' ones."""
+_I64_MAX: Final = 2**63 - 1
 
 
 def run_text(
@@ -89,3 +90,11 @@ class ReceiptHandle(NamedTuple):
         fields = int(pop_time), int(invisible), broker_name, int(queue_id), int(queue_offset)
         # Calling the class, whose `__new__` is written in Python, takes five times as long.
         return tuple.__new__(cls, (*fields, int(log_offset)))
+
+
+BROKER_NAME_MAX: Final = _LENGTH_MAX - len(
+    ReceiptHandle(
+        _I64_MAX, _I64_MAX, "", _I64_MAX, QueueOffset(_I64_MAX), PhysicalOffset(_I64_MAX)
+    ).encode(fifo=True)
+)
+"""Characters of a broker's name with which the longest handle is still one that `parse` takes."""

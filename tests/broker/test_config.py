@@ -9,11 +9,11 @@ import pytest
 
 from commitbus.broker.config import (
     BrokerConfig,
-    ConfigError,
     Transport,
     load_config,
     setting_docs,
 )
+from commitbus.broker.config_error import ConfigError
 from commitbus.broker.rpc.listen.tls_mode import TlsMode
 from commitbus.flush.policy import FlushMode
 

@@ -13,7 +13,7 @@ from commitbus.broker.rpc.http2.limits import ServerLimits
 from commitbus.broker.rpc.http2.server_connection import ServerConnection
 from commitbus.broker.rpc.http2.server_state import ServerState
 from commitbus.broker.rpc.http2.wire import wire_of
-from commitbus.broker.rpc.listen.accept import AcceptError, AcceptOptions, accept
+from commitbus.broker.rpc.listen.accept import AcceptError, AcceptOptions, ProbedError, accept
 from commitbus.broker.rpc.method import Method
 
 _log = logging.getLogger(__name__)
@@ -80,7 +80,11 @@ class Http2Server:
         try:
             await self._serve(stream, options)
         except AcceptError as error:
-            _log.info("connection refused", extra={"peer": error.peer, "reason": error.reason})
+            # Load balancers and health checks connect and close every few seconds.
+            level = logging.DEBUG if isinstance(error, ProbedError) else logging.INFO
+            _log.log(
+                level, "connection refused", extra={"peer": error.peer, "reason": error.reason}
+            )
         except Exception:  # noqa: BLE001 - the server and its other connections go on
             _log.exception("a connection failed")
         finally:

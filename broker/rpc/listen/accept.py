@@ -34,13 +34,20 @@ _TLS_HANDSHAKE: Final = b"\x16"
 ByteStream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 
 
-@final
 class AcceptError(Exception):
     """A connection is refused. Its client's fault, or nobody's: worth a line, never a traceback."""
 
     def __init__(self, peer: str, reason: str) -> None:
         self.peer, self.reason = peer, reason
         super().__init__(f"connection of {peer} refused: {reason}")
+
+
+@final
+class ProbedError(AcceptError):
+    """The connection was closed before its first byte: somebody looked whether the port is open."""
+
+    def __init__(self, peer: str) -> None:
+        super().__init__(peer, "closed before its first byte")
 
 
 @final
@@ -75,16 +82,17 @@ async def accept(stream: trio.SocketStream, options: AcceptOptions) -> Accepted:
     When this raises, or is cancelled, the connection is closed.
 
     Raises:
-        AcceptError: it does not come that far: broken, too slow, or not as `options` want it.
+        AcceptError: it does not come that far: broken, too slow, or not as `options` want it;
+            `ProbedError` where it ends before it began.
     """
     peer = UNIX_PEER
     accepted: Accepted | None = None
     try:
         with trio.fail_after(options.time_limit_s):
             if not _is_unix(stream):
-                host, port, *_ = stream.socket.getpeername()
-                peer = peer_name(ip_address(host), port)
+                peer = _peer_of(stream)
                 if options.proxy_protocol:
+                    await _first_byte(stream, peer)
                     peer = await read_proxy_header(stream.socket) or peer
             accepted = await _sniff(stream, peer, options)
             return accepted
@@ -100,9 +108,7 @@ async def accept(stream: trio.SocketStream, options: AcceptOptions) -> Accepted:
 
 async def _sniff(stream: trio.SocketStream, peer: str, options: AcceptOptions) -> Accepted:
     """Let the first byte decide between TLS and plaintext."""
-    first = await stream.socket.recv(1, stdlib_socket.MSG_PEEK)
-    if not first:
-        raise AcceptError(peer, "closed before its first byte")
+    first = await _first_byte(stream, peer)
     if first == _TLS_HANDSHAKE:
         if options.tls_mode is TlsMode.DISABLED:
             raise AcceptError(peer, "TLS is disabled")
@@ -110,6 +116,30 @@ async def _sniff(stream: trio.SocketStream, peer: str, options: AcceptOptions) -
     if options.tls_mode is TlsMode.ENFORCING and not _is_unix(stream):
         raise AcceptError(peer, "TLS is required")
     return Accepted(stream, peer, is_tls=False)
+
+
+def _peer_of(stream: trio.SocketStream) -> str:
+    try:
+        host, port, *_ = stream.socket.getpeername()
+    except OSError:
+        # It was reset while it waited to be accepted.
+        raise ProbedError("unknown") from None
+    return peer_name(ip_address(host), port)
+
+
+async def _first_byte(stream: trio.SocketStream, peer: str) -> bytes:
+    """Return the next byte, which stays to be read.
+
+    Raises:
+        ProbedError: the connection is closed or reset instead.
+    """
+    try:
+        first = await stream.socket.recv(1, stdlib_socket.MSG_PEEK)
+    except ConnectionError:
+        first = b""
+    if not first:
+        raise ProbedError(peer)
+    return first
 
 
 async def _start_tls(

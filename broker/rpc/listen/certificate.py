@@ -13,6 +13,8 @@ from typing import Final, final
 
 import trio
 
+from commitbus.broker.small_file import SmallFileError, read_small_file
+
 _log = logging.getLogger(__name__)
 
 _VALID_DAYS: Final = 3650
@@ -98,10 +100,10 @@ def load_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
     for path in (certificate, key):
         try:
-            path.read_bytes()
-        except OSError as error:
-            # load_cert_chain does not say which of the two.
-            raise CertificateError(path, f"cannot be read: {error.strerror}") from None
+            # load_cert_chain does not say which of the two, and reads an endless device for ever.
+            read_small_file(path)
+        except SmallFileError as error:
+            raise CertificateError(path, error.reason) from None
     context = new_context()
     try:
         context.load_cert_chain(certificate, key, password=refuse_password)

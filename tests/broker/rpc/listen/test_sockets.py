@@ -76,7 +76,7 @@ def test_a_second_broker_on_the_port_is_refused() -> None:
     [
         ("nowhere", "'nowhere' is not host:port (an IPv6 address needs brackets)"),
         ("192.0.2.1:0", "Cannot assign requested address"),
-        ("a..b:0", "'a..b' is no host name: "),
+        ("a..b:0", "'a..b' is not a host name or address"),
     ],
 )
 def test_an_address_that_is_not_this_machine_s_is_refused(address: str, reason: str) -> None:
