@@ -44,7 +44,9 @@ def _main(arguments: Sequence[str]) -> int:
     parser = _parser(arguments)
     options = parse(parser, arguments)
     if options.version or options.command is None:
-        return run_command(PROGRAM, lambda: _describe(parser, version_only=options.version))
+        return run_command(
+            PROGRAM, lambda: _describe(parser, version_only=options.version), needs_output=True
+        )
     module = import_module(f"commitbus.broker.cli.{options.command}")
     return run_command(
         f"{PROGRAM} {options.command}",
@@ -79,7 +81,8 @@ def _describe(parser: argparse.ArgumentParser, *, version_only: bool) -> int:
     if version_only:
         print(f"{PROGRAM} {version()}")
     else:
-        parser.print_help()
+        # argparse's own printing says nothing of what could not be written.
+        print(parser.format_help(), end="")
     return 0
 
 

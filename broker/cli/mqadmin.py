@@ -77,7 +77,7 @@ def _main(arguments: Sequence[str]) -> int:
         return output.EXIT_USAGE
     name, rest = (arguments[0], arguments[1:]) if arguments else ("-h", [])
     if name in ("-h", "--help", "help"):
-        return output.run_command(PROGRAM, lambda: _help(rest))
+        return output.run_command(PROGRAM, lambda: _help(rest), needs_output=True)
     if name not in COMMANDS:
         return _unknown(name)
     command = _command(name)
@@ -162,7 +162,7 @@ def _help(names: Sequence[str]) -> int:
     if names:
         if names[0] not in COMMANDS:
             return _unknown(names[0])
-        _parser(_command(names[0])).print_help()
+        print(_parser(_command(names[0])).format_help(), end="")
         return 0
     width = max(map(len, COMMANDS))
     print(f"usage: {PROGRAM} COMMAND [OPTIONS]\n\nThe commands are:")

@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, final
 
+_MESSAGE_MAX: Final = 1000
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 """The command was understood, but what it asked for did not happen."""
@@ -203,7 +204,9 @@ def _text(argument: str) -> str:
 
 
 def print_error(name: str, message: str) -> None:
-    """Print why a command failed to standard error."""
+    """Print why a command failed to standard error: one line, of a length that people read."""
+    if len(message) > _MESSAGE_MAX:
+        message = f"{message[: _MESSAGE_MAX // 2]} ... {message[-_MESSAGE_MAX // 2 :]}"
     # Where standard error takes nothing either, the exit status has to do.
     with suppress(OSError):
         print(f"{name}: {message}", file=sys.stderr)

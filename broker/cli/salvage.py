@@ -11,9 +11,10 @@ from commitbus.broker.cli.output import EXIT_FAILED, EXIT_OK, CommandError
 from commitbus.broker.cli.progress import progress_bar
 from commitbus.broker.metadata.salvage import salvage_state
 from commitbus.broker.store.config import StoreConfig
+from commitbus.broker.store.layout import LOG
 from commitbus.broker.store.salvage import Salvage, SalvageReport, salvage_store
 from commitbus.commitlog.clock import SystemClock
-from commitbus.commitlog.errors import StoreError
+from commitbus.commitlog.errors import NotAStoreError, StoreError
 from commitbus.commitlog.file_system import RealFileSystem
 
 
@@ -48,6 +49,11 @@ def run(options: argparse.Namespace) -> int:
                 on_progress=on_progress,
                 complete=take_over_state,
             ).report
+    except NotAStoreError as error:
+        # Without a log nothing else was looked at.
+        if error.path != options.out or not (options.directory / LOG).is_dir():
+            raise CommandError(str(error)) from None
+        raise CommandError(f"{error.path} cannot take the new store: {error.reason}") from None
     except (StoreError, OSError) as error:
         raise CommandError(str(error)) from None
     print(json.dumps(report.to_json(), indent=2) if options.json else "\n".join(_lines(report)))

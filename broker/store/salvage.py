@@ -243,12 +243,17 @@ def salvage_store(
 def _check_places(directory: Path, out: Path, file_system: FileSystem) -> None:
     if not file_system.is_directory(directory / LOG):
         raise NotAStoreError(directory, f"it has no directory {LOG}")
+    # First: a damaged store is not empty either, and that would be no help.
+    if directory.resolve() == out.resolve():
+        raise NotAStoreError(
+            out, "it is the damaged store itself; name a new or an empty directory"
+        )
+    if directory.resolve() in out.resolve().parents:
+        raise NotAStoreError(out, "it lies in the damaged store, which is not to be changed")
     if file_system.exists(out) and not file_system.is_directory(out):
         raise NotAStoreError(out, "it is a file; name a new or an empty directory")
     if file_system.list_names(out) and not is_unpublished(out, file_system):
         raise NotAStoreError(out, "it is not empty; name a new or an empty directory")
-    if directory.resolve() in (out.resolve(), *out.resolve().parents):
-        raise NotAStoreError(out, "it lies in the damaged store, which is not to be changed")
 
 
 @final

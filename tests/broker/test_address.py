@@ -35,7 +35,9 @@ def test_anything_else_is_refused(text: str) -> None:
         split_host_port(text)
 
 
-@pytest.mark.parametrize("text", ["a.b.:1", "under_score:1", "[fe80::1%eth0]:1", "bücher.example:1"])
+@pytest.mark.parametrize(
+    "text", ["a.b.:1", "under_score:1", "[fe80::1%eth0]:1", "bücher.example:1"]
+)
 def test_unusual_host_names_are_taken(text: str) -> None:
     """A dot at the end, compose's underscores, a scope, letters that are not ASCII."""
     assert split_host_port(text)[1] == 1

@@ -111,7 +111,7 @@ def load_context(certificate: Path, key: Path) -> ssl.SSLContext:
         if error.reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"):
             raise CertificateError(key, f"is not the key of {certificate}") from None
         raise CertificateError(
-            certificate, f"no certificate and key in PEM: {error.reason}"
+            certificate, f"no certificate and key in PEM: {error.reason or 'there is none'}"
         ) from None
     return context
 

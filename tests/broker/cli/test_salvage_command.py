@@ -68,7 +68,15 @@ def test_it_fails_where_nothing_can_be_read(
     assert main(["salvage", str(tmp_path / "nothing"), str(tmp_path / "out")]) == 1
     assert "has no directory commitlog" in capsys.readouterr().err
     assert main(["salvage", str(damaged), str(damaged)]) == 1
-    assert "is not empty" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        f"commitbus salvage: {damaged} cannot take the new store: it is the damaged store itself; "
+        "name a new or an empty directory\n"
+    )
+    assert main(["salvage", str(damaged), str(tmp_path)]) == 1
+    assert "cannot take the new store: it is not empty" in capsys.readouterr().err
+    nothing = str(tmp_path / "nothing")
+    assert main(["salvage", nothing, nothing]) == 1
+    assert "nothing is not a store: it has no directory commitlog" in capsys.readouterr().err
     for log in (damaged / "commitlog").iterdir():
         log.write_bytes(b"")
     assert main(["salvage", str(damaged), str(tmp_path / "out")]) == 1

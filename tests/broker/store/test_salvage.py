@@ -235,12 +235,18 @@ def test_without_an_intact_record_nothing_is_made(
 def test_places_that_cannot_be_right_are_refused(
     stored: tuple[Path, list[AppendResult]], run: Run, out: Path, tmp_path: Path
 ) -> None:
-    """No store to read, one to overwrite, and one inside the other."""
+    """No store to read, one to overwrite, one inside the other, and the damaged one itself."""
     directory, _ = stored
     with pytest.raises(NotAStoreError, match="has no directory commitlog"):
         run(tmp_path / "nothing")
     with pytest.raises(NotAStoreError, match="lies in the damaged store"):
         run(directory, out=directory / "new")
+    with pytest.raises(NotAStoreError, match="lies in the damaged store"):
+        run(directory, out=directory / "commitlog")
+    (tmp_path / "same").symlink_to(directory)
+    for same in (directory, tmp_path / "same"):
+        with pytest.raises(NotAStoreError, match="it is the damaged store itself"):
+            run(directory, out=same)
     out.write_text("a file")
     with pytest.raises(NotAStoreError, match="it is a file"):
         run(directory)
