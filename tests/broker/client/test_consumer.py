@@ -205,6 +205,32 @@ def test_queues_that_had_not_begun_when_the_connection_was_lost_are_asked_for_ag
     run(main)
 
 
+def test_a_broker_that_answers_with_errors_only_is_given_up(run: Run) -> None:
+    """A connection that stands is not yet a broker that works, and each attempt costs it work."""
+    attempts = 0
+
+    async def fetch(_requests: AsyncIterator[pb.FetchRequest], _: Call, _send: Send) -> None:
+        nonlocal attempts
+        attempts += 1
+        raise RpcError(StatusCode.RESOURCE_EXHAUSTED, "the disk is full")
+
+    async def serve(*, task_status: trio.TaskStatus[int]) -> None:
+        method = Method(FETCH, MethodKind.BIDI, pb.FetchRequest, pb.FetchResponse, fetch)
+        await trio_transport.serve([method], listen="127.0.0.1:0", task_status=task_status)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            endpoint = f"127.0.0.1:{await nursery.start(serve)}"
+            options = ConsumerOptions(reconnect_timeout_s=2.0)
+            async with Consumer(endpoint, "t", options=options) as consumer:
+                with pytest.raises(BrokerUnavailableError, match="the disk is full"):
+                    await consumer.next_batch()
+            nursery.cancel_scope.cancel()
+
+    run(main, within_s=10)
+    assert 1 < attempts < 10
+
+
 def test_what_cannot_be_read_is_refused(run: Run, broker: Broker, topic: str) -> None:
     async def main() -> None:
         for name, begin, code in (
