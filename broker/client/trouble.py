@@ -35,7 +35,8 @@ async def trouble_of(
         error: How it failed.
     """
     trouble = await _trouble_of(endpoint, tls, error)
-    return trouble, _REASONS.get(trouble, error.message)
+    prefix = f"cannot connect to {endpoint}: "
+    return trouble, _REASONS.get(trouble, error.message.removeprefix(prefix))
 
 
 async def _trouble_of(endpoint: Endpoint, tls: ssl.SSLContext | None, error: RpcError) -> Trouble:

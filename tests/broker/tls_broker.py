@@ -24,8 +24,10 @@ def broker_with(**settings: object) -> Iterator[Broker]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in settings.items():
             patch.setitem(SMALL_FILES, name, value)
-        with Broker(auto_create_topics=True) as running:
-            yield running
+        broker = Broker(auto_create_topics=True)
+    # Other brokers may be made meanwhile: these settings are not theirs.
+    with broker:
+        yield broker
 
 
 @dataclass(frozen=True)
