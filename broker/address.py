@@ -75,7 +75,7 @@ def split_host_port(text: str) -> tuple[str, int]:
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= PORT_MAX):
         raise ValueError(f"{shown(port)} is not a port (0 to {PORT_MAX})")
     host = host[1:-1] if bracketed else host
-    if not _is_host(host):
+    if not is_host(host):
         raise ValueError(f"{shown(host)} is not a host name or address")
     return host, int(port)
 
@@ -90,7 +90,7 @@ def shown(text: str) -> str:
     return repr(text) if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]!r}... ({len(text)} long)"
 
 
-def _is_host(text: str) -> bool:
+def is_host(text: str) -> bool:
     """Return whether a resolver takes a text. For some that it does not it has UnicodeErrors."""
     if not text.isprintable() or " " in text:
         return False

@@ -185,13 +185,19 @@ def _warnings_shown(command: str) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def run_until_interrupted(
-    command: str, work: Callable[[trio.CancelScope], Awaitable[None]]
-) -> bool:
+@final
+class Interruption:
+    """What the first Ctrl-C cancels."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        """Changed by the work, so that it can bring to an end what it has begun."""
+
+
+def run_until_interrupted(command: str, work: Callable[[Interruption], Awaitable[None]]) -> bool:
     """Run `work` for a command; return whether Ctrl-C ended it.
 
-    Ctrl-C cancels the scope that `work` is given, so that it can bring to an end what it has begun;
-    a second one ends everything.
+    Ctrl-C cancels the scope of the interruption that `work` is given; a second one ends everything.
 
     Raises:
         CommandError: the broker cannot be reached, or refuses.
@@ -201,7 +207,7 @@ def run_until_interrupted(
 
     async def main() -> None:
         nonlocal interruptions
-        scope = trio.CancelScope()
+        interruption = Interruption()
 
         async def listen(*, task_status: trio.TaskStatus[None]) -> None:
             nonlocal interruptions
@@ -211,13 +217,13 @@ def run_until_interrupted(
                     interruptions += 1
                     if interruptions > 1:
                         nursery.cancel_scope.cancel()
-                    scope.cancel()
+                    interruption.scope.cancel()
 
         failure: BaseException | None = None
         async with trio.open_nursery() as nursery:
             await nursery.start(listen)
             try:
-                await work(scope)
+                await work(interruption)
             except Exception as error:  # noqa: BLE001 - raised below, where no group wraps it
                 failure = error
             nursery.cancel_scope.cancel()

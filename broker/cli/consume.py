@@ -14,6 +14,7 @@ import trio
 from commitbus.broker.address import shown
 from commitbus.broker.cli.client_options import (
     Count,
+    Interruption,
     Reach,
     add_client_options,
     counting,
@@ -67,8 +68,8 @@ class _Reader:
         self._reach = Reach.of(options)
         self.count = Count("consumed")
 
-    async def run(self, scope: trio.CancelScope) -> None:
-        """Print until the end, until there were enough, or until `scope` is cancelled."""
+    async def run(self, interruption: Interruption) -> None:
+        """Print until the end, until there were enough, or until it is interrupted."""
         options = self._options
         consumer = Consumer(
             options.broker,
@@ -83,7 +84,7 @@ class _Reader:
                 server_name=self._reach.tls.server_name,
             ),
         )
-        with scope:
+        with interruption.scope:
             async with consumer, counting(self.count):
                 while (left := self._left()) > 0:
                     batch = await consumer.next_batch()

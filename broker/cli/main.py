@@ -57,9 +57,9 @@ def _main(arguments: Sequence[str]) -> int:
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser, with the options of the command that is named only."""
-    import argparse  # noqa: PLC0415 - see main
+    from commitbus.broker.cli.output import Parser  # noqa: PLC0415 - see main
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=PROGRAM,
         description="A message broker that speaks the RocketMQ 5 gRPC protocol.",
         epilog="mqadmin operates a running broker: topics, groups, messages.",

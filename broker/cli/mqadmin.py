@@ -111,11 +111,10 @@ def _command(name: str) -> Command:
 
 
 def _parser(command: Command) -> argparse.ArgumentParser:
-    import argparse  # noqa: PLC0415 - see main
-
     from commitbus.broker.cli import common_options as common  # noqa: PLC0415 - see main
+    from commitbus.broker.cli.output import Parser  # noqa: PLC0415 - see main
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"{PROGRAM} {command.name}",
         description=COMMANDS[command.name][1],
         allow_abbrev=False,

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, NoReturn, final
 
 _MESSAGE_MAX: Final = 1000
 EXIT_OK: Final = 0
@@ -95,6 +95,15 @@ def prepare_streams() -> None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - never closed
 
 
+@final
+class Parser(ArgumentParser):
+    """argparse's, but an error shows a long argument in part only."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print usage and message, and exit."""
+        super().error(_clipped(message))
+
+
 def parse(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
     """Return the parsed arguments.
 
@@ -121,7 +130,9 @@ def run_command(name: str, run: Callable[[], int], *, needs_output: bool = False
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Names and keys are any text: one that the terminal cannot show must not stop us.
-            stream.reconfigure(errors="backslashreplace")
+            # It also writes what is buffered; whether that is possible is found out below.
+            with suppress(OSError):
+                stream.reconfigure(errors="backslashreplace")
     if sys.stdout is None and needs_output:
         print_error(name, "standard output is closed")
         return EXIT_FAILED
@@ -170,17 +181,13 @@ def _drop_output() -> None:
 
 
 def _reason(error: OSError) -> str:
-    """Return what the system refused, with the file's name; standard output has none."""
+    """Return what the system refused, with the file's name.
+
+    Commands name what they read and write themselves: only what they print has no name.
+    """
     text = error.strerror or str(error) or type(error).__name__
-    if error.filename is not None:
-        return f"{os.fsdecode(error.filename)}: {text}"
-    try:
-        # What could not be written is still there, and fails again.
-        _flush_output()
-    except OSError as again:
-        if again.errno == error.errno:
-            return f"standard output: {text}"
-    return text
+    name = "standard output" if error.filename is None else os.fsdecode(error.filename)
+    return f"{name}: {text}"
 
 
 def as_utf8(arguments: Iterable[str]) -> list[str]:
@@ -205,11 +212,16 @@ def _text(argument: str) -> str:
 
 def print_error(name: str, message: str) -> None:
     """Print why a command failed to standard error: one line, of a length that people read."""
-    if len(message) > _MESSAGE_MAX:
-        message = f"{message[: _MESSAGE_MAX // 2]} ... {message[-_MESSAGE_MAX // 2 :]}"
     # Where standard error takes nothing either, the exit status has to do.
     with suppress(OSError):
-        print(f"{name}: {message}", file=sys.stderr)
+        print(f"{name}: {_clipped(message)}", file=sys.stderr)
+
+
+def _clipped(message: str) -> str:
+    """Return a message with the middle of a long one left out."""
+    if len(message) <= _MESSAGE_MAX:
+        return message
+    return f"{message[: _MESSAGE_MAX // 2]} ... {message[-_MESSAGE_MAX // 2 :]}"
 
 
 def local_time(timestamp_ms: int, *, milliseconds: bool = False) -> str:

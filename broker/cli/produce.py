@@ -16,6 +16,7 @@ import trio
 from commitbus.broker.address import shown
 from commitbus.broker.cli.client_options import (
     Count,
+    Interruption,
     Reach,
     add_client_options,
     counting,
@@ -83,9 +84,8 @@ class _Sender:
         """Of the first line that was not stored; it ends the sending."""
         self._scope: trio.CancelScope
 
-    async def run(self, scope: trio.CancelScope) -> None:
-        """Send everything, or what was read before `scope` is cancelled."""
-        self._scope = scope
+    async def run(self, interruption: Interruption) -> None:
+        """Send everything, or what was read before it is interrupted."""
         options = ProducerOptions(
             durable=self._options.durable,
             connect_timeout_s=self._reach.connect_timeout_s,
@@ -93,11 +93,20 @@ class _Sender:
             tls=self._reach.tls.context,
             server_name=self._reach.tls.server_name,
         )
-        with _opened(self._options.file) as file:
-            async with Producer(self._options.broker, options) as producer, counting(self.count):
-                with scope:
-                    await self._send_all(producer, file)
-                await producer.flush()
+        name = self._options.file
+        with interruption.scope:
+            # A named pipe is opened once somebody writes to it: Ctrl-C must not wait for that.
+            opened = await trio.to_thread.run_sync(_opened, name, abandon_on_cancel=True)
+            with opened as file:
+                async with (
+                    Producer(self._options.broker, options) as producer,
+                    counting(self.count),
+                ):
+                    # From here on what was read is still sent.
+                    interruption.scope = self._scope = trio.CancelScope()
+                    with self._scope:
+                        await self._send_all(producer, file)
+                    await producer.flush()
 
     async def _send_all(self, producer: Producer, file: FileIO) -> None:
         rate = self._options.rate

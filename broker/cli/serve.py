@@ -100,7 +100,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _explanation(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return what to say about the first thing that went wrong, or `group` if it is our mistake."""
-    expected, unexpected = group.split((StoreError, ListenError, CertificateError, OSError))
+    expected, unexpected = group.split(
+        (StoreError, ListenError, CertificateError, CommandError, OSError)
+    )
     if unexpected is not None or expected is None:
         return group
     error: BaseException = expected
@@ -155,12 +157,24 @@ async def _serve(config: BrokerConfig) -> None:
                 running: RunningBroker = await serving.start(
                     partial(run_broker, config, stop, on_progress=_until(stop, on_progress))
                 )
-            print(running.recovery_summary)
+            _say(running.recovery_summary)
             if running.metrics_endpoint:
-                print(f"metrics at http://{running.metrics_endpoint}/metrics")
+                _say(f"metrics at http://{running.metrics_endpoint}/metrics")
             _keep_from_collector()
-            print(f"listening on {running.endpoint}", flush=True)
+            _say(f"listening on {running.endpoint}")
         watching.cancel_scope.cancel()
+
+
+def _say(line: str) -> None:
+    """Print a line to standard output, for whoever waits for the broker.
+
+    Raises:
+        CommandError: it cannot be written.
+    """
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        raise CommandError(f"standard output: {error.strerror}") from None
 
 
 def _until(stop: trio.Event, on_progress: Progress) -> Progress:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
+from commitbus.broker.address import is_host, shown
 from commitbus.broker.cli.common_options import (
     CA_VARIABLE,
     INSECURE_VARIABLE,
@@ -61,6 +62,8 @@ def tls_of(options: argparse.Namespace) -> Tls:
         wanted = is_insecure or bool(ca or name) or _is_set(TLS_VARIABLE)
     if not wanted:
         return PLAINTEXT
+    if name and not is_host(name):
+        raise CommandError(f"{shown(name)} is not a host name or address")
     if is_insecure:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
