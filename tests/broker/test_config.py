@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from commitbus.broker.config import (
+    CLUSTER_NAME_BYTES_MAX,
     BrokerConfig,
     Transport,
     load_config,
     setting_docs,
 )
 from commitbus.broker.config_error import ConfigError
+from commitbus.broker.messaging.receipt_handle import BROKER_NAME_MAX
 from commitbus.broker.rpc.listen.tls_mode import TlsMode
 from commitbus.flush.policy import FlushMode
 
@@ -114,6 +116,13 @@ def test_a_setting_cannot_be_given_twice_under_two_names() -> None:
         ("broker_name", 5, "must be a text"),
         ("broker_name", "", "must be a name"),
         ("broker_name", "two words", "must be a name"),
+        ("broker_name", "x" * (BROKER_NAME_MAX + 1), "characters, at most"),
+        ("cluster_name", "x" * (CLUSTER_NAME_BYTES_MAX + 1), "has 1025 bytes, at most 1024"),
+        ("cluster_name", "é" * 513, "has 1026 bytes, at most 1024"),
+        ("flush_mode", "x" * 5000, r"\(5000 long\)"),
+        ("advertise", "a..b:1", "is not a host name"),
+        ("listen", f"{'x' * 64}:1", "is not a host name"),
+        ("unix_socket", "x" * 108, "has 108 bytes, at most 107"),
         ("store_directory", "", "must be a text"),
         ("listen", "8081", "not host:port"),
         ("listen", "::1:8081", "brackets"),

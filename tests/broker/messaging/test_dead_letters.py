@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 
+from commitbus.broker.config import CLUSTER_NAME_BYTES_MAX
 from commitbus.broker.messaging import dead_letters
 from commitbus.broker.messaging.message_codec import to_outgoing
-from commitbus.broker.messaging.validate import check_message
+from commitbus.broker.messaging.validate import (
+    USER_PROPERTIES_BYTES_MAX,
+    USER_PROPERTIES_MAX,
+    check_message,
+)
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.errors import DiskFullError
 from commitbus.commitlog.record_format import MAX_PROPERTIES_BYTES
@@ -304,3 +309,20 @@ def test_a_message_with_properties_that_cannot_be_stored_again_is_buried_all_the
         assert dict(letter.user_properties) == {}
 
     run(scenario)
+
+
+def test_the_longest_name_of_a_cluster_leaves_room_for_the_largest_message() -> None:
+    """It is stored with each: the properties that a client may send fit in all the same."""
+    message = make_message(message_id="i" * 255)
+    system = message.system_properties
+    system.tag, system.keys[:] = "t" * 100, ["k" * 100]
+    system.trace_context, system.born_host = "c" * 1000, "h" * 255
+    left = USER_PROPERTIES_BYTES_MAX - 200
+    names = [f"{number:04}" for number in range(USER_PROPERTIES_MAX)]
+    for name in names:
+        message.user_properties[name] = "v" * (left // len(names) - len(name))
+    checked = check_message(message, max_body_bytes=100, now_ms=1)
+    cluster = "x" * CLUSTER_NAME_BYTES_MAX
+    stored = to_outgoing(checked, "T" * 127, 0, cluster, peer=PEER, now_ms=1)
+    # A dead letter remembers more: ids, topic, group, and how often it was tried.
+    assert len(stored.properties) + 4096 < MAX_PROPERTIES_BYTES

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitbus.broker.messaging.errors import InvalidReceiptHandleError
-from commitbus.broker.messaging.receipt_handle import ReceiptHandle
+from commitbus.broker.messaging.receipt_handle import BROKER_NAME_MAX, ReceiptHandle
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 
 HANDLE = ReceiptHandle(
@@ -70,3 +70,24 @@ def test_no_text_does_worse_than_being_refused(text: str) -> None:
     """Parsing either returns a handle or raises its one error."""
     with suppress(InvalidReceiptHandleError):
         ReceiptHandle.parse(text)
+
+
+@pytest.mark.parametrize("letter", ["x", "\N{GRINNING FACE}"])
+def test_the_longest_name_of_a_broker_still_makes_handles(letter: str) -> None:
+    """With the largest numbers; one character more, and the broker would refuse its own."""
+    largest = 2**63 - 1
+    for length in (BROKER_NAME_MAX, BROKER_NAME_MAX + 1):
+        handle = ReceiptHandle(
+            largest,
+            largest,
+            letter * length,
+            largest,
+            QueueOffset(largest),
+            PhysicalOffset(largest),
+        )
+        text = handle.encode(fifo=True)
+        if length == BROKER_NAME_MAX:
+            assert ReceiptHandle.parse(text) == handle
+        else:
+            with pytest.raises(InvalidReceiptHandleError):
+                ReceiptHandle.parse(text)

@@ -33,13 +33,16 @@ CAUGHT_BEFORE: Final = {
     "IllegalNameError": "becomes IllegalTopicError or IllegalGroupError",
     "ListenError": "before a call arrives",
     "ManifestError": "is handled where a manifest is read",
+    "ProbedError": "before a call arrives",
     "ProxyHeaderError": "before a call arrives",
     "RecordRefusedError": "the bulk service refuses by gRPC status",
     "RequestError": "the base",
     "RpcError": "is a gRPC status itself",
+    "SmallFileError": "becomes a ConfigError, a CertificateError or a CommandError",
     "StoreError": "the base",
     "TooManyFiltersError": "becomes a TooManyRequestsError",
     "_RowError": "becomes a StateFileError",
+    "_StoppedError": "ends the start of a broker that was told to stop",
 }
 """Errors without a row, and why they need none."""
 

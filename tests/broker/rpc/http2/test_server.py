@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 import subprocess
 import sys
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from commitbus.broker.rpc.http2.grpc_wire import PREFIX, encode_message
 from commitbus.broker.rpc.listen import certificate
 from commitbus.broker.rpc.listen.accept import AcceptOptions
 from commitbus.broker.rpc.listen.certificate import TlsContexts
+from commitbus.broker.rpc.listen.tls_mode import TlsMode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 WAIT_S = 20.0
@@ -73,6 +77,25 @@ def test_one_port_takes_tls_and_plaintext(
         responses = pull(pb.PullMessageRequest(batch_size=5000))
         assert [response.next_offset for response in responses] == list(range(5000))
     assert connect(server).ask(kit.text("plain")).message_id == "plain"
+
+
+def test_health_probes_are_not_logged_and_refusals_are(
+    kit: Kit, start_server: Start, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A load balancer connects and closes every few seconds; a client that needs TLS is news."""
+    options = AcceptOptions(TlsContexts(), tls_mode=TlsMode.ENFORCING)
+    server = start_server(kit.unary(kit.echo), accept_options=options)
+    with caplog.at_level(logging.INFO):
+        for sent in (b"", b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as client:
+                client.sendall(sent)
+                client.shutdown(socket.SHUT_WR)
+                # What was sent and not read makes it a reset.
+                with suppress(ConnectionResetError):
+                    assert client.recv(1) == b""
+        server.stop()
+    refusals = [record for record in caplog.records if record.message == "connection refused"]
+    assert [vars(record)["reason"] for record in refusals] == ["TLS is required"]
 
 
 def test_a_drain_reaches_clients_over_tls(kit: Kit, start_server: Start, tls: Any) -> None:

@@ -96,6 +96,10 @@ def test_certificate_and_key_may_share_a_file(tmp_path: Path, pairs: Any) -> Non
         ("missing.crt", "0.key", "missing.crt", "cannot be read: No such file or directory"),
         ("0.crt", "missing.key", "missing.key", "cannot be read: No such file or directory"),
         ("0.crt", "", "", "cannot be read: Is a directory"),
+        ("/dev/zero", "0.key", "/dev/zero", "cannot be read: not a regular file"),
+        ("0.crt", "/dev/zero", "/dev/zero", "cannot be read: not a regular file"),
+        ("0.crt", "pipe", "pipe", "cannot be read: not a regular file"),
+        ("large", "0.key", "large", "cannot be read: 1048577 bytes, at most 1048576 are"),
         ("0.crt", "1.key", "1.key", "is not the key of "),
         ("0.crt", "encrypted.key", "encrypted.key", "the key is encrypted; store it without"),
         ("0.key", "0.key", "0.key", "no certificate and key in PEM"),
@@ -113,6 +117,8 @@ def test_what_cannot_be_used_is_refused(
         write(tmp_path / f"{number}.key", pair.key)
     write(tmp_path / "encrypted.key", pairs[0].encrypted_key)
     write(tmp_path / "garbage", b"\0not PEM\n" * 10)
+    write(tmp_path / "large", bytes(1024 * 1024 + 1))
+    os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CertificateError) as caught:
         TlsContexts(tmp_path / certificate, tmp_path / key)
     assert caught.value.path == tmp_path / blamed
