@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 from commitbus.broker.cli.common_options import path
 from commitbus.broker.cli.open_files import raise_open_files_limit

@@ -15,7 +15,7 @@ import pytest
 from commitbus.broker.store.check import check_store
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
-from commitbus.commitlog import mapped_file
+from commitbus.commitlog import file_system, mapped_file
 from commitbus.commitlog.errors import DiskRatioError, OffsetOutOfRangeError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.mapped_file import MappedFile
@@ -351,7 +351,7 @@ def test_a_read_that_has_begun_ends_well_when_its_file_is_deleted(
     fill(store, make_message, 2)
     unit = store.fetch("TopicA", 0, QueueOffset(0), 1).units[0]
     place = unit.physical_offset, unit.size_bytes
-    before, read_at = store.read_bytes(*place), mapped_file.read_at
+    before, read_at = store.read_bytes(*place), file_system.read_at
 
     def read_while_it_is_deleted(*arguments: Any) -> bytes:
         monkeypatch.setattr(mapped_file, "read_at", read_at)
