@@ -196,7 +196,7 @@ class MessageStore(StoreReader):
         with ExitStack() as undo:
             ownership = Ownership(directory, file_system)
             undo.callback(ownership.release)
-            # First what was found, then the mark, and nothing else is changed before it.
+            # Nothing is changed before the mark: should this start not end, the next one knows.
             is_clean = was_closed_cleanly(directory, file_system)
             ownership.mark_in_use()
             parts = open_parts(
@@ -215,8 +215,7 @@ class MessageStore(StoreReader):
                 on_progress=on_progress,
             )
             if config.warm_queue_files:
-                for done in parts.queues.warm():
-                    on_progress("warming consume queues", done, len(parts.queues.queues()))
+                _warm(parts, on_progress)
             with _refusal_named(directory / WATERMARK_PATH):
                 watermark = DurableWatermark(directory, file_system)
             undo.callback(watermark.close)
@@ -497,6 +496,11 @@ class MessageStore(StoreReader):
     def _mark_closed(self) -> None:
         if self._is_settled:
             self._ownership.mark_closed()
+
+
+def _warm(parts: StoreParts, on_progress: Progress) -> None:
+    for done in parts.queues.warm():
+        on_progress("warming consume queues", done, len(parts.queues.queues()))
 
 
 @contextmanager

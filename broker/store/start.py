@@ -162,8 +162,8 @@ def recover(
     """
     started_s = clock.monotonic_s()
     log, queues, index = parts.log, parts.queues, parts.index
-    watermark = read_durable_watermark(store, file_system)
     checkpoint = read_checkpoint(store, file_system) or StoreCheckpoint()
+    watermark = read_durable_watermark(store, file_system)
     if is_clean:
         outcome = recover_normally(
             log, durable_watermark=watermark, cut_directory=store / CUT, on_progress=on_progress
