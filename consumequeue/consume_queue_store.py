@@ -124,10 +124,15 @@ class ConsumeQueueStore:
                 ends[key] = max(ends.get(key, queue.max_offset), queue.max_offset)
         return ends
 
-    def noted_end(self, topic: str, queue_id: int) -> QueueOffset:
-        """Return where a queue goes on of which the log has no message; 0 if nobody noted it."""
-        noted = self._ends.ends.get((topic, queue_id), QueueOffset(0))
-        return max(noted, self.deleted.queue_end(topic, queue_id))
+    def begins_late(self, topic: str, queue_id: int) -> bool:
+        """Return whether units of earlier messages are missing, of a queue that `put` has begun.
+
+        It should begin at 0, or where a note says that an earlier one ended. Seldom it begins
+        later: when retention has removed the file with its older units, and `truncate` the rest.
+        """
+        key = (topic, queue_id)
+        noted = self._ends.ends.get(key, QueueOffset(0))
+        return self._queues[key].min_offset > max(noted, self.deleted.queue_end(*key))
 
     @property
     def _ends(self) -> QueueEnds:

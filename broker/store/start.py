@@ -186,7 +186,7 @@ def recover(
     index_from = PhysicalOffset(min(max(index.dispatched_to, begin), end))
     promise = Promise(log, checkpoint_file, checkpoint)
     promise.take_back_index(index_from)
-    dispatched = _dispatch(parts, promise, outcome, on_progress)
+    dispatched, lacked_units = _dispatch(parts, promise, outcome, on_progress)
     if queues.deleted.is_new:
         queues.deleted.save()
     log.set_queue_ends(_queue_ends(queues, outcome))
@@ -198,6 +198,7 @@ def recover(
             outcome,
             is_clean=is_clean,
             dispatched=dispatched,
+            lacked_units=lacked_units,
             index_behind_bytes=end - index_from,
             elapsed_s=elapsed_s,
         ),
@@ -371,10 +372,10 @@ def fill_queues(
 
 def _dispatch(
     parts: StoreParts, promise: Promise, outcome: RecoveryOutcome, on_progress: Progress
-) -> int:
-    """Fill the queues up to the log's end; return how many messages were dispatched.
+) -> tuple[int, bool]:
+    """Fill the queues up to the log's end; return with how many messages, and if units lacked.
 
-    Those behind the last unit; or all, where it shows that units before it are missing.
+    With those behind the last unit; or all, where it shows that units before it are missing.
     """
     log, queues = parts.log, parts.queues
     begin, end = log.min_offset, log.end_offset
@@ -382,32 +383,20 @@ def _dispatch(
     promise.take_back_queues(start)
     try:
         dispatched = fill_queues(parts, start, end, on_progress)
-        is_all = start == begin or not (
-            _begin_late(queues, held) or _has_lost_queues(parts, outcome)
+        begun = set(queues.queues()) - held
+        lacks_units = start > begin and (
+            any(queues.begins_late(*key) for key in begun) or _has_lost_queues(parts, outcome)
         )
     except DispatchError:
         # The next message does not fit where a queue ends, so units before it are missing.
         if start == begin:
             raise
-        dispatched, is_all = 0, False
-    if not is_all:
+        dispatched, lacks_units = 0, True
+    if lacks_units:
         promise.take_back_queues(begin)
         queues.truncate(begin)
         dispatched += fill_queues(parts, begin, end, on_progress)
-    return dispatched
-
-
-def _begin_late(queues: ConsumeQueueStore, held: set[tuple[str, int]]) -> bool:
-    """Return whether a queue that was not `held` before begins behind its first message.
-
-    Its earlier messages may be in no log file any more, but seldom: then units of them are left.
-    """
-    for key in set(queues.queues()) - held:
-        queue = queues.queue(*key)
-        assert queue is not None
-        if queue.min_offset > queues.noted_end(*key):
-            return True
-    return False
+    return dispatched, lacks_units
 
 
 def _has_lost_queues(parts: StoreParts, outcome: RecoveryOutcome) -> bool:
@@ -455,6 +444,7 @@ def summary_line(
     *,
     is_clean: bool,
     dispatched: int,
+    lacked_units: bool,
     index_behind_bytes: int,
     elapsed_s: float,
 ) -> str:
@@ -463,6 +453,8 @@ def summary_line(
         f"{outcome.records} records checked from {outcome.start} to {outcome.end}",
         f"{dispatched} dispatched to queues",
     ]
+    if lacked_units:
+        facts.append("units were missing, so all queues were derived anew")
     if outcome.cut_bytes:
         aside = f", kept in {outcome.cut_path}" if outcome.cut_path else ""
         facts.append(f"{outcome.cut_bytes} torn bytes cut{aside}")

@@ -88,8 +88,9 @@ def test_queues_without_a_message_are_noted(tmp_path: Path) -> None:
     assert store.queue_ends() == {("A", 0): 4, ("B", 0): 5}
     store.delete_topic("A", lambda: (PhysicalOffset(900), {0: QueueOffset(4)}))
     assert QueueEnds(tmp_path, FILES).ends == {}
-    assert store.noted_end("A", 0) == 4
-    assert store.noted_end("B", 0) == 0
+    assert store.queue_ends() == {("A", 0): 4, ("B", 0): 5}
+    store.put([message(9, "A", 4), message(10, "C", 1)])
+    assert [store.begins_late(topic, 0) for topic in "AC"] == [False, True]
     store.close()
 
 

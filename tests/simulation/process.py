@@ -83,14 +83,23 @@ class Process:
         self.clock = SimulatedClock(scheduler, start_ms)
         self.files = SimulatedFileSystem(disk, scheduler, faults)
         scheduler.on_death = disk.detach
+        self.may_lack_units = False
+        """Somebody has removed queues."""
 
     def run(self, function: Callable[[], None]) -> bool:
         """Run it; return whether it ended by itself. Raises what went wrong."""
         return self.scheduler.run(function)
 
     def open(self, config: StoreConfig) -> MessageStore:
-        """Open the store."""
-        return MessageStore.open(STORE, config, clock=self.clock, file_system=self.files)
+        """Open the store.
+
+        Raises:
+            SimulationError: A start made good what a checkpoint or a close had promised wrongly.
+        """
+        store = MessageStore.open(STORE, config, clock=self.clock, file_system=self.files)
+        if "units were missing" in store.recovery_summary and not self.may_lack_units:
+            raise SimulationError(store.recovery_summary)
+        return store
 
     def remove_derived(self) -> None:
         """Remove the consume queues and the index, which the log tells all about."""

@@ -52,6 +52,7 @@ def live(
     scheduler = Scheduler("life", traced_files=TRACED if traced else frozenset())
     scheduler.dies_at = dies_at
     process = Process(disk, scheduler, Faults(), START_MS + later_ms)
+    process.may_lack_units = True
     process.run(partial(act, process))
     return scheduler.points
 
