@@ -145,3 +145,10 @@ class OffsetOutOfRangeError(StoreError):
     def __init__(self, what: str, got: int, minimum: int, end: int) -> None:
         self.what, self.got, self.minimum, self.end = what, got, minimum, end
         super().__init__(f"{what} {got} is outside [{minimum}, {end})")
+
+
+class QueryTooWideError(StoreError):
+    """A search would pass over more entries of the index than one search may."""
+
+    def __init__(self) -> None:
+        super().__init__("the search passes over too many entries of the index: narrow its times")

@@ -1,63 +1,67 @@
-"""One index file: entries appended one by one or in batches, chains walked.
+"""One index file: entries appended one by one or in batches, and written to the file.
+
+Nothing is mapped. Entries lie next to each other in the file, so a put writes them with one call,
+and then the header that counts them. Slots lie all over it: those of the file that is appended to
+are in memory, and `write` writes the pages that changed. What a killed process leaves is whole but
+for slots, which lead to older entries, or to ones that the header does not count. After an unclean
+stop they are derived again (`cut`); who only reads derives them in memory (`ready_to_read`).
 
 Not thread-safe: `IndexService` owns the lock.
 """
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import Final, NamedTuple, NoReturn, final
 
 import numpy as np
 import numpy.typing as npt
 
-from commitbus.commitlog.errors import FlushFailedError, NotAStoreError
-from commitbus.commitlog.file_system import File, FileSystem, data_chunks
+from commitbus.commitlog.errors import (
+    FlushFailedError,
+    OutOfResourcesError,
+    ReadFailedError,
+    StoreError,
+)
+from commitbus.commitlog.file_system import File, FileSystem, data_chunks, read_at
 from commitbus.commitlog.kernels import kernels
-from commitbus.commitlog.types import PhysicalOffset
+from commitbus.commitlog.mapped_file import raise_refusal
 from commitbus.indexfile.index_format import (
     ENTRY,
     ENTRY_BYTES,
-    ENTRY_DTYPE,
     HEADER,
-    HEADER_BYTES,
     SECONDS_MAX,
-    SLOT,
-    SLOT_BYTES,
-    SLOT_DTYPE,
     IndexHeader,
+    entry_position,
     index_file_bytes,
 )
+from commitbus.indexfile.index_reader import IndexReader
+from commitbus.indexfile.index_repair import slot_heads
+from commitbus.indexfile.index_slots import Slots
+
+_COPY_BYTES: Final = 1 << 20
 
 
 @final
-class IndexEntry(NamedTuple):
-    """20 bytes of the index: a key's hash and the message that has it."""
+class NewEntry(NamedTuple):
+    """A key of a message that is to be indexed."""
 
     key_hash: int
-    physical_offset: PhysicalOffset
-    seconds: int
-    """Since the file's begin timestamp, rounded down."""
-    previous: int
-    """Index of the entry before this one in the same slot; 0 ends the chain."""
+    physical_offset: int
+    store_timestamp: int
 
 
 @final
 class IndexFile:
-    """An index file, mapped.
+    """An index file of a service.
 
     Attributes:
         path: Where it lies.
-        header: The counts and bounds, as in the file's first 40 bytes. Replaced, never changed.
+        header: The counts and bounds, those of entries in memory included. Replaced, never changed.
         slot_count: Slots of the hash table.
         entry_count: Entries the file has room for, counting the unused entry 0.
-
-    Raises:
-        NotAStoreError: The file's size is not that of `slot_count` and `entry_count`, or its
-            header counts more entries than there is room for.
-        OSError: The file cannot be opened or mapped.
     """
 
     def __init__(
@@ -69,21 +73,28 @@ class IndexFile:
         file_system: FileSystem,
         writable: bool = True,
     ) -> None:
+        """Read the header of a file that is there.
+
+        Raises:
+            NotAStoreError: The file's size is not that of `slot_count` and `entry_count`, or its
+                header counts more entries than there is room for.
+            ReadFailedError: The disk does not give the header back.
+            OSError: The file cannot be opened.
+        """
         self.path, self.slot_count, self.entry_count = path, slot_count, entry_count
-        self._file_system = file_system
-        self._file: File = file_system.open(path, writable=writable)
-        self._entries_position = HEADER_BYTES + SLOT_BYTES * slot_count
-        try:
-            header = self._read_header()
-            self._mapping = self._file.map(index_file_bytes(slot_count, entry_count))
-        except BaseException:
-            self._file.close()
-            raise
-        # Keys hash all over the file: reading ahead around each would read it whole.
-        self._mapping.advise_random()
-        self._view = self._mapping.buffer
-        self.header = header._replace(index_count=max(header.index_count, 1))
-        self._dirty = False
+        self._file_system, self._writable = file_system, writable
+        with IndexReader.open(path, slot_count, entry_count, file_system=file_system) as reader:
+            self.header = self._written_header = reader.header
+        self._file: File | None = None
+        self._slots: Slots | None = None
+        """None while those in the file count."""
+        self._tail = bytearray()
+        """The last entries, until they are in the file."""
+        self._doubtful_count = 0
+        """Entries below this index are perhaps in the page cache only."""
+        self._is_reserved = self._must_sync = self._is_ready_to_read = False
+        self.is_gone = False
+        """Whether it was removed, or closed."""
 
     @classmethod
     def create(
@@ -109,18 +120,18 @@ class IndexFile:
                 # First of all: from a file that a kill left without it, RocketMQ concludes that
                 # nothing is indexed yet, and indexes everything that it recovers once more.
                 new_file.pwrite(HEADER.pack(*header), 0)
-            # A mapped store to a hole of a sparse file is SIGBUS when the disk is full.
+            # So that a full disk is told now, and not by some later write in the middle.
             new_file.allocate(0, size)
             # Before it counts an entry: a header that counts some in a file without its size would
             # look like one that was made with other numbers.
             new_file.sync_data()
+            index_file = cls(path, slot_count, entry_count, file_system=file_system)
         except OSError:
             file_system.remove(path)
             raise
         finally:
             new_file.close()
-        index_file = cls(path, slot_count, entry_count, file_system=file_system)
-        index_file._dirty = True
+        index_file._slots, index_file._is_reserved = Slots(slot_count), True
         return index_file
 
     @property
@@ -133,21 +144,55 @@ class IndexFile:
         """Whether it has no entry."""
         return self.header.index_count <= 1
 
-    def entry(self, index: int) -> IndexEntry:
-        """Return the entry at an index in [0, entry_count)."""
-        position = self._entries_position + index * ENTRY_BYTES
-        return IndexEntry(*ENTRY.unpack_from(self._view, position))
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a descriptor."""
+        return self._file is not None
 
-    def entries(self, start: int, end: int) -> npt.NDArray[np.void]:
-        """Return entries [start, end) as `ENTRY_DTYPE` in mapped memory; drop it before `close`."""
-        position = self._entries_position + start * ENTRY_BYTES
-        return np.frombuffer(self._view, dtype=ENTRY_DTYPE, count=end - start, offset=position)
+    # Reading
 
-    def slots(self) -> npt.NDArray[np.int32]:
-        """Return the slots, shape (slot_count,), in mapped memory; drop it before `close`."""
-        return np.frombuffer(
-            self._view, dtype=SLOT_DTYPE, count=self.slot_count, offset=HEADER_BYTES
+    def reader(self) -> IndexReader:
+        """Return a reader of the file as it is now. It raises when it reads, as `IndexReader`."""
+        if not self.is_full:
+            # Of full files there may be hundreds: each is opened by whoever reads it.
+            with suppress(OSError, OutOfResourcesError):
+                self._open()
+        return IndexReader(
+            self.path,
+            self.slot_count,
+            self.entry_count,
+            self.header,
+            file_system=self._file_system,
+            file=self._file,
+            tail=bytes(self._tail),
         )
+
+    def ready_to_read(self) -> None:
+        """See that queries find all entries that the header counts.
+
+        Somebody else may be appending to a file that is opened for reading, or was killed while
+        doing so. Its slots are behind then; whether they are shows in that of the last entry.
+
+        Raises:
+            ReadFailedError: The disk does not give back what is needed.
+            OSError: The file cannot be opened.
+        """
+        if self._writable or self._is_ready_to_read or self.is_full:
+            return
+        last = self.header.index_count - 1
+        with self.reader() as reader:
+            if reader.slot(reader.entry(last).key_hash % self.slot_count) < last:
+                self._slots = Slots.of(slot_heads(reader, last + 1))
+        self._is_ready_to_read = True
+
+    def head(self, key_hash: int) -> int | None:
+        """Return the newest entry of the chain that a hash belongs to; None if the file tells."""
+        if self._slots is None:
+            return None
+        head = self._slots.head(key_hash)
+        return head if 0 < head < self.header.index_count else 0
+
+    # Appending
 
     def append(
         self,
@@ -157,14 +202,24 @@ class IndexFile:
     ) -> int:
         """Add as many of these entries, all of shape (n,), as there is room for.
 
+        They are in memory only, until `finish_writing` or `write`.
+
         Returns:
             How many were added, from the first one on.
+
+        Raises:
+            DiskFullError: The file was sparse, and there is no room for its blocks, or what was
+                added before could not be written.
+            ReadFailedError: The disk does not give the slots back.
+            OutOfResourcesError: The process may open no more files.
+            FlushFailedError: The disk refuses what was added before.
         """
         header = self.header
         start = header.index_count
         count = min(len(key_hashes), self.entry_count - start)
         if count <= 0:
             return 0
+        slots = self._ready_slots()
         key_hashes, physical_offsets = key_hashes[:count], physical_offsets[:count]
         store_timestamps = store_timestamps[:count]
         begins = header.begin_timestamp, header.begin_timestamp
@@ -172,144 +227,232 @@ class IndexFile:
             # The first is measured from where the previous file ended, the rest from the first.
             first = int(store_timestamps[0])
             begins = header.begin_timestamp if header.begin_timestamp > 0 else first, first
-        # Valid once the header counts them: what a process killed in between leaves, slots at or
-        # above the count, nothing follows.
+        entries = bytearray(count * ENTRY_BYTES)
         new_slots = kernels(0).append_index_entries(
-            self._view,
-            slot_count=self.slot_count,
+            slots.view,
+            slots.changed_pages,
+            memoryview(entries),
             start=start,
             key_hashes=key_hashes,
             physical_offsets=physical_offsets,
             store_timestamps=store_timestamps,
             begins=begins,
         )
-        self.replace_header(
-            IndexHeader(
-                int(store_timestamps[0]) if start == 1 else header.begin_timestamp,
-                int(store_timestamps[-1]),
-                int(physical_offsets[0]) if start == 1 else header.begin_physical_offset,
-                int(physical_offsets[-1]),
-                header.slot_count + new_slots,
-                start + count,
-            )
+        self._tail = entries
+        self.header = IndexHeader(
+            int(store_timestamps[0]) if start == 1 else header.begin_timestamp,
+            int(store_timestamps[-1]),
+            int(physical_offsets[0]) if start == 1 else header.begin_physical_offset,
+            int(physical_offsets[-1]),
+            header.slot_count + new_slots,
+            start + count,
         )
         return count
 
-    def append_one(self, key_hash: int, physical_offset: int, store_timestamp: int) -> None:
-        """Add one entry; there must be room. For a few entries: 3 us, where `append` takes 80."""
+    def append_few(self, entries: Sequence[NewEntry]) -> int:
+        """Add as many of these entries as there is room for; return how many. Raises as `append`.
+
+        1 us for each, where `append` takes 80 for any number.
+        """
         header = self.header
         index = header.index_count
-        assert index < self.entry_count, "a full file takes no more"
-        slot_position = HEADER_BYTES + SLOT_BYTES * (key_hash % self.slot_count)
-        (head,) = SLOT.unpack_from(self._view, slot_position)
-        if not 0 < head < index:
-            head = 0
-        is_first = index == 1
-        begin = header.begin_timestamp
-        seconds = (store_timestamp - begin) // 1000 if begin > 0 else 0
-        ENTRY.pack_into(
-            self._view,
-            self._entries_position + index * ENTRY_BYTES,
-            key_hash,
-            physical_offset,
-            min(max(seconds, 0), SECONDS_MAX),
-            head,
-        )
-        SLOT.pack_into(self._view, slot_position, index)
-        self.replace_header(
-            IndexHeader(
-                store_timestamp if is_first else begin,
-                store_timestamp,
-                physical_offset if is_first else header.begin_physical_offset,
-                physical_offset,
-                header.slot_count + (head == 0),
-                index + 1,
-            )
-        )
+        entries = entries[: self.entry_count - index]
+        if not entries:
+            return 0
+        slots, used = self._ready_slots(), header.slot_count
+        begin, begin_offset = header.begin_timestamp, header.begin_physical_offset
+        for key_hash, physical_offset, store_timestamp in entries:
+            head = slots.head(key_hash)
+            if not 0 < head < index:
+                head = 0
+                used += 1
+            seconds = (store_timestamp - begin) // 1000 if begin > 0 else 0
+            seconds = min(max(seconds, 0), SECONDS_MAX)
+            self._tail += ENTRY.pack(key_hash, physical_offset, seconds, head)
+            slots.set_head(key_hash, index)
+            if index == 1:
+                begin, begin_offset = store_timestamp, physical_offset
+            index += 1
+        _, end_offset, end_timestamp = entries[-1]
+        self.header = IndexHeader(begin, end_timestamp, begin_offset, end_offset, used, index)
+        return len(entries)
 
-    def candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[PhysicalOffset]:
-        """Yield the messages whose key has this hash, newest first.
+    def _ready_slots(self) -> Slots:
+        """Return the slots, read if need be, and see that entries will find room.
 
-        Entries keep whole seconds, so a message up to a second outside [begin_ms, end_ms] may be
-        among them. Ends on a damaged chain: a sound one leads to ever lower indexes.
+        Called before anything is changed, so that what fails can be tried again.
         """
-        header = self.header
-        if header.begin_timestamp > end_ms or header.end_timestamp < begin_ms:
+        if not self._is_reserved:
+            file, size = self._open(), index_file_bytes(self.slot_count, self.entry_count)
+            try:
+                # A copied file may be sparse, and so may RocketMQ's own.
+                file.allocate(0, size)
+            except OSError as error:
+                raise_refusal(error, self.path, size)
+                raise
+            self._is_reserved = True
+        if self._slots is None:
+            self._slots = Slots.of(self.reader().slots())
+        # Of the last put, if there was no room for them then.
+        self.write_entries()
+        return self._slots
+
+    # Writing
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the file has everything, and everything was flushed."""
+        return self._has_all() and not self._must_sync and not self._doubtful_count
+
+    def write(self) -> None:
+        """Write everything that is in memory. Raises as `write_entries`."""
+        for pages in self.changed_slots():
+            self.write_slots(pages)
+        self.finish_writing()
+
+    def changed_slots(self) -> list[range]:
+        """Return the pages of slots that are to be written."""
+        return [] if self._slots is None else list(self._slots.changed_runs())
+
+    def write_slots(self, pages: range) -> None:
+        """Write some pages of slots. Raises as `write_entries`."""
+        if self._slots is None:
             return
-        slot_position = HEADER_BYTES + SLOT_BYTES * (key_hash % self.slot_count)
-        (index,) = SLOT.unpack_from(self._view, slot_position)
-        above = header.index_count
-        while 0 < index < above:
-            entry_hash, physical_offset, seconds, previous = ENTRY.unpack_from(
-                self._view, self._entries_position + index * ENTRY_BYTES
-            )
-            # The first entry's seconds count from where the previous file ended.
-            earliest_ms = header.begin_timestamp + (seconds * 1000 if index > 1 else 0)
-            if earliest_ms + 999 < begin_ms:
-                return
-            if entry_hash == key_hash and earliest_ms <= end_ms and physical_offset >= 0:
-                yield PhysicalOffset(physical_offset)
-            above, index = index, previous
+        file = self._open()
+        try:
+            self._slots.write(pages, file)
+        except OSError as error:
+            self._raise_refused(error)
+        self._must_sync = True
 
-    def first_index_at(self, physical_offset: int, end: int | None = None) -> int:
-        """Return the first index below `end` of a message at or beyond an offset, else `end`.
+    def write_entries(self) -> None:
+        """Write the entries that are in memory.
 
-        `end` is the index count when it is not given.
+        Raises:
+            DiskFullError: There is no room for them.
+            FlushFailedError: The disk refuses them for another reason.
+            OutOfResourcesError: The process may open no more files.
         """
+        if self._tail:
+            index = self.header.index_count - len(self._tail) // ENTRY_BYTES
+            self._write(self._tail, entry_position(self.slot_count, index))
+            self._tail = bytearray()
 
-        def offset_at(index: int) -> int:
-            return self.entry(index).physical_offset
+    def finish_writing(self) -> None:
+        """Write entries, then the header that counts them. Raises as `write_entries`.
 
-        indexes = range(self.header.index_count if end is None else end)
-        return bisect.bisect_left(indexes, physical_offset, lo=1, key=offset_at)
+        Slots may have changed since they were written: see `is_written`.
+        """
+        self.write_entries()
+        if self.header != self._written_header:
+            self._write(HEADER.pack(*self.header), 0)
+            self._written_header = self.header
 
-    def replace_header(self, header: IndexHeader) -> None:
-        """Write a header: what makes entries valid, so the last step of every change."""
-        HEADER.pack_into(self._view, 0, *header)
-        self.header = header
-        self._dirty = True
+    def write_again(self) -> None:
+        """Write what an earlier process wrote: if its sync failed, it may be in memory only.
 
-    def zero_entries_from(self, index: int) -> None:
-        """Set the entries from `index` on to zero, storing only where they are not."""
-        size = index_file_bytes(self.slot_count, self.entry_count)
-        position = self._entries_position + index * ENTRY_BYTES
-        # Read, not mapped: a clean page must not become a dirty one.
-        for start, chunk in data_chunks(self._file, position, size):
-            self._view[start : start + len(chunk)] = bytes(len(chunk))
+        The kernel took the pages for clean then, so that a sync alone would pass them over. Puts
+        may go on meanwhile. Raises as `write_entries`.
+        """
+        if not self._doubtful_count:
+            return
+        file, end = self._open(), entry_position(self.slot_count, self._doubtful_count)
+        for position in range(entry_position(self.slot_count, 1), end, _COPY_BYTES):
+            # What cannot be read is not in memory, so it is not what is looked for.
+            with suppress(ReadFailedError):
+                data = read_at(file, min(_COPY_BYTES, end - position), position)
+                self._write(data, position)
+        self._doubtful_count = 0
 
-    def flush(self) -> None:
-        """Make everything appended durable.
+    def sync(self) -> None:
+        """Make durable what was written.
 
         Raises:
             FlushFailedError: The operating system could not.
         """
-        if not self._dirty:
+        file, must_sync = self._file, self._must_sync
+        self._must_sync = False
+        if file is None or not must_sync:
             return
-        self._dirty = False
         try:
-            self._file.sync_data()
+            file.sync_data()
         except OSError as error:
             raise FlushFailedError(self.path, error) from error
 
-    def close(self) -> None:
-        """Unmap and close. Does not flush."""
-        self._view = memoryview(b"")
-        self._mapping.close()
-        self._file.close()
+    def let_go(self) -> None:
+        """Give up what only a file that is appended to needs. Readers go on."""
+        assert self.is_written, "what is not in the file would be lost"
+        self._slots, self._file = None, None
 
-    def _read_header(self) -> IndexHeader:
-        size = self._file.size()
-        expected = index_file_bytes(self.slot_count, self.entry_count)
-        if size != expected:
-            raise NotAStoreError(
-                self.path,
-                f"it has {size} bytes, but an index file of {self.slot_count} slots and "
-                f"{self.entry_count} entries has {expected}; set index_slots and index_entries "
-                "(maxHashSlotNum and maxIndexNum in RocketMQ) to what it was made with",
-            )
-        header = IndexHeader(*HEADER.unpack(self._file.pread(HEADER_BYTES, 0)))
-        if not 0 <= header.index_count <= self.entry_count:
-            raise NotAStoreError(
-                self.path, f"its header counts {header.index_count} entries of {self.entry_count}"
-            )
-        return header
+    def close(self) -> None:
+        """Write what is in memory, if the disk takes it, and give the file up. Does not flush."""
+        with suppress(OSError, StoreError):
+            if self._writable:
+                self.write()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Give up what is in memory, and the descriptor. Readers go on."""
+        self.is_gone = True
+        self._slots, self._file, self._tail = None, None, bytearray()
+
+    def cut(self, index_count: int, slot_heads: npt.NDArray[np.int32]) -> None:
+        """Keep the entries below `index_count` (at least 2), and make all else agree with them.
+
+        Durable after `sync`, but for the slots, which `write` writes. The end timestamp then is a
+        whole number of seconds after the begin: who cuts must append the next message, or this one
+        again, to set it right.
+
+        Args:
+            index_count: How many entries are kept, counting entry 0.
+            slot_heads: The newest entry of each slot then, shape (slot_count,).
+
+        Raises:
+            ReadFailedError: The disk does not give back what is needed.
+            DiskFullError: There is no room for what is written.
+            FlushFailedError: The disk refuses it for another reason.
+            OutOfResourcesError: The process may open no more files.
+        """
+        assert 1 < index_count <= self.header.index_count
+        assert not self._tail, "written before"
+        file, reader = self._open(), self.reader()
+        last, old_slots = reader.entry(index_count - 1), reader.slots()
+        size = index_file_bytes(self.slot_count, self.entry_count)
+        for start, chunk in data_chunks(file, entry_position(self.slot_count, index_count), size):
+            self._write(bytes(len(chunk)), start)
+        self.header = self.header._replace(
+            end_timestamp=self.header.begin_timestamp + last.seconds * 1000,
+            end_physical_offset=last.physical_offset,
+            slot_count=int(np.count_nonzero(slot_heads)),
+            index_count=index_count,
+        )
+        self._write(HEADER.pack(*self.header), 0)
+        self._written_header = self.header
+        self._slots = Slots.of(slot_heads)
+        self._slots.must_be_written(old_slots)
+        self._doubtful_count = index_count
+
+    def _has_all(self) -> bool:
+        are_slots_written = self._slots is None or self._slots.are_written
+        return are_slots_written and not self._tail and self.header == self._written_header
+
+    def _write(self, data: bytes | bytearray, position: int) -> None:
+        file = self._open()
+        try:
+            file.pwrite(memoryview(data), position)
+        except OSError as error:
+            self._raise_refused(error)
+        self._must_sync = True
+
+    def _raise_refused(self, error: OSError) -> NoReturn:
+        raise_refusal(error, self.path, index_file_bytes(self.slot_count, self.entry_count))
+        raise FlushFailedError(self.path, error) from error
+
+    def _open(self) -> File:
+        if self._file is None:
+            try:
+                self._file = self._file_system.open(self.path, writable=self._writable)
+            except OSError as error:
+                raise_refusal(error, self.path, 0)
+                raise
+        return self._file

@@ -45,6 +45,7 @@ __all__ = [
     "SLOT_DTYPE",
     "IndexHeader",
     "KeyKind",
+    "entry_position",
     "file_name",
     "index_file_bytes",
     "is_file_name",
@@ -94,7 +95,12 @@ class IndexHeader(NamedTuple):
 
 def index_file_bytes(slot_count: int, entry_count: int) -> int:
     """Return the size of an index file of so many slots and entries."""
-    return HEADER_BYTES + SLOT_BYTES * slot_count + ENTRY_BYTES * entry_count
+    return entry_position(slot_count, entry_count)
+
+
+def entry_position(slot_count: int, index: int) -> int:
+    """Return where an entry lies in a file of so many slots."""
+    return HEADER_BYTES + SLOT_BYTES * slot_count + ENTRY_BYTES * index
 
 
 def file_name(now_ms: int, newest: str) -> str:

@@ -1,7 +1,7 @@
 """Bringing an index file back to what it was at some earlier message.
 
-Needed after an unclean stop: a killed process leaves slots that lead to entries which never
-became valid, a power cut any mixture of pages from different times.
+Needed after an unclean stop: a killed process leaves slots that are older or newer than the header,
+a power cut any mixture of pages from different times.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from commitbus.indexfile.index_file import IndexFile
+from commitbus.indexfile.index_reader import IndexReader
 
-_CHUNK_ENTRIES = 1 << 20
+_CHUNK_ENTRIES = 1 << 18
 
 
-def intact_count(file: IndexFile) -> int:
+def intact_count(file: IndexReader) -> int:
     """Return up to which index the entries of a file are as they were appended.
 
     A page that a power cut kept from the disk is as it was at some earlier time: zeros, or valid
     entries and then zeros. An entry has a positive hash and comes at or after its predecessor in
     the log, so the first entry that lost bytes shows; except that the last one may lack its end.
     (A key whose hash is 0, one in 2^31, ends the search too early, which costs only time.)
+
+    Raises:
+        ReadFailedError: The disk does not give an entry back.
     """
     last_offset = 0
     for start in range(1, file.header.index_count, _CHUNK_ENTRIES):
@@ -36,34 +39,14 @@ def intact_count(file: IndexFile) -> int:
     return file.header.index_count
 
 
-def cut(file: IndexFile, index_count: int) -> None:
-    """Keep the entries below `index_count` (at least 2), and make all else agree with them.
-
-    The end timestamp then is a whole number of seconds after the begin: who cuts must append
-    the next message, or this one again, to set it right.
-    """
-    assert 1 < index_count <= file.header.index_count
-    last = file.entry(index_count - 1)
-    heads = slot_heads(file, index_count)
-    slots = file.slots()
-    changed = np.flatnonzero(slots != heads)
-    slots[changed] = heads[changed]
-    file.zero_entries_from(index_count)
-    file.replace_header(
-        file.header._replace(
-            end_timestamp=file.header.begin_timestamp + last.seconds * 1000,
-            end_physical_offset=last.physical_offset,
-            slot_count=int(np.count_nonzero(heads)),
-            index_count=index_count,
-        )
-    )
-
-
-def slot_heads(file: IndexFile, index_count: int) -> npt.NDArray[np.int32]:
+def slot_heads(file: IndexReader, index_count: int) -> npt.NDArray[np.int32]:
     """Return what the slots are when the entries below `index_count` are all there are.
 
     Returns:
         Shape (slot_count,): the newest entry of each slot, 0 for none.
+
+    Raises:
+        ReadFailedError: The disk does not give an entry back.
     """
     heads = np.zeros(file.slot_count, dtype=np.int32)
     for start in range(1, index_count, _CHUNK_ENTRIES):

@@ -3,40 +3,44 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 import numpy as np
 
 from commitbus.commitlog.clock import Clock
-from commitbus.commitlog.errors import FlushFailedError, StoreClosedError
+from commitbus.commitlog.errors import (
+    ReadFailedError,
+    StoreClosedError,
+    StoreError,
+)
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.kernels import DispatchBatch, DispatchColumns
 from commitbus.commitlog.mapped_file import raise_refusal
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset
-from commitbus.indexfile.index_file import IndexFile
+from commitbus.indexfile.index_chain import Wanted, Work, candidates
+from commitbus.indexfile.index_file import IndexFile, NewEntry
+from commitbus.indexfile.index_files import IndexFiles
 from commitbus.indexfile.index_format import (
-    HEADER,
-    HEADER_BYTES,
     IndexHeader,
     KeyKind,
-    file_name,
     index_file_bytes,
-    is_file_name,
     key_hash,
     key_hashes,
     key_text,
     key_texts,
 )
-from commitbus.indexfile.index_repair import cut, intact_count
+from commitbus.indexfile.index_reader import IndexReader
+from commitbus.indexfile.index_repair import intact_count
 
 _FEW_ENTRIES = 16
 """Up to here one by one is faster: the numpy calls of a batch take 80 us however small it is."""
 _BATCH_UNITS_MAX = 1 << 17
 """Characters of key texts that are hashed and stored at once: bounds the memory of a put."""
+_NO_LIMIT: Final = 1 << 63
 
 
 @final
@@ -60,14 +64,20 @@ class IndexService:
         file_system: FileSystem,
         writable: bool = True,
     ) -> None:
-        assert slot_count > 0
-        assert entry_count > 1, "entry 0 is never used, so a file of one entry holds none"
         self.directory = directory
-        self._slot_count, self._entry_count = slot_count, entry_count
-        self._clock, self._file_system, self._writable = clock, file_system, writable
-        self._files: list[IndexFile] = []
+        self._file_bytes = index_file_bytes(slot_count, entry_count)
+        self._writable = writable
+        self._index = IndexFiles(
+            directory,
+            slot_count,
+            entry_count,
+            clock=clock,
+            file_system=file_system,
+            writable=writable,
+        )
+        # Held while a put writes, but by queries only while they note what they will look at.
         self._lock = threading.Lock()
-        # A file must not be closed while it is flushed; taken before `_lock`.
+        # A file must not be given up while it is flushed; taken before `_lock`.
         self._flush_lock = threading.Lock()
         self._dispatched_to = PhysicalOffset(0)
         # Entries that the message at `_dispatched_to` already has: a roll to the next file or a
@@ -75,35 +85,28 @@ class IndexService:
         self._entries_there = 0
         self._last_full_timestamp = 0
         self._last_full_offset = PhysicalOffset(0)
-        self._has_removed = False
         self._closed = False
 
     def load(self) -> None:
-        """Open the files that are there. Call it once, before anything else.
+        """Look at the files that are there. Call it once, before anything else.
+
+        A file that the disk does not give back is removed, with those behind it: reput makes them
+        anew. If nothing may be changed, queries say so.
 
         Raises:
             NotAStoreError: A file is not one of this many slots and entries.
-            OSError: A file cannot be read.
+            OSError: A file cannot be opened.
         """
-        names = filter(is_file_name, self._file_system.list_names(self.directory))
-        paths = [self.directory / name for name in names]
-        for position, path in enumerate(paths):
-            if not self._load_file(path) and self._writable:
-                # A process died after creating the file, or a power cut took its header. Entries
-                # of later files are of no use without those that were in it: reput begins here.
-                for lost in reversed(paths[position:]):
-                    self._file_system.remove(lost)
-                break
-        # Names are local times, which the end of summer time sets back; offsets never go back.
-        self._files.sort(key=lambda file: file.header.end_physical_offset)
-        self._find_where_to_resume()
+        self._index.load()
+        if self._writable:
+            self._find_where_to_resume()
 
     @property
     def dispatched_to(self) -> PhysicalOffset:
         """Nothing that lies before this physical offset, the start of a message, is missing.
 
         After `load` it is the last indexed message, whose keys may not all be there. A log whose
-        last messages have no keys leaves it behind them.
+        last messages have no keys leaves it behind them. Goes back when a file is lost.
         """
         return self._dispatched_to
 
@@ -120,17 +123,22 @@ class IndexService:
     def paths(self) -> list[Path]:
         """Return the files, oldest first."""
         with self._lock:
-            return [file.path for file in self._files]
+            return [file.path for file in self._index.files]
 
     def put(self, requests: DispatchBatch) -> None:
         """Index messages, given in log order; what the index already holds is skipped.
 
-        Not durable before `flush`; survives the process at once.
+        Not durable before `flush`; survives the process at once, but for slots, which can be
+        derived from the entries.
 
         Raises:
-            DiskFullError: There is no room for a further file. What fitted is stored; putting
-                the same messages again goes on from there.
+            DiskFullError: There is no room for a further file, or for this one. What fitted is
+                kept; putting the same messages again goes on from there.
+            ReadFailedError: The disk does not give back what is needed of the newest file. It was
+                removed: put the messages from `dispatched_to` on.
+            FlushFailedError: The disk refused to take something.
             StoreClosedError: The service was closed.
+            OutOfResourcesError: The process may open no more files. Put the same messages again.
         """
         assert self._writable
         with self._lock:
@@ -140,10 +148,16 @@ class IndexService:
                     self._put_columns(requests)
                 else:
                     self._put(requests)
-            except OSError as error:
+                if self._index.files:
+                    self._index.files[-1].finish_writing()
+            except ReadFailedError as error:
+                self._index.drop_from(len(self._index.files) - 1, error)
                 self._find_where_to_resume()
-                size = index_file_bytes(self._slot_count, self._entry_count)
-                raise_refusal(error, self.directory, size)
+                raise
+            except (OSError, StoreError) as error:
+                self._find_where_to_resume()
+                if isinstance(error, OSError):
+                    raise_refusal(error, self.directory, self._file_bytes)
                 raise
             end = _end_of(requests)
             if end > self._dispatched_to:
@@ -159,28 +173,68 @@ class IndexService:
         *,
         kind: KeyKind = KeyKind.KEY,
     ) -> list[PhysicalOffset]:
-        """Return up to `max_count` messages that may have a key, newest first, each once.
+        """Return the first `max_count` of `candidates`. Raises as that."""
+        if max_count <= 0:
+            return []
+        with closing(self.candidates(topic, key, begin_ms, end_ms, kind=kind)) as found:
+            return list(islice(found, max_count))
 
+    def candidates(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        before: int = _NO_LIMIT,
+        kind: KeyKind = KeyKind.KEY,
+    ) -> Generator[PhysicalOffset, None, None]:
+        """Return the messages that may have a key, newest first, each once.
+
+        Only those before a physical offset, if one is given. What is put later is not seen. Puts
+        do not wait for whoever takes them.
         Entries hold a hash and whole seconds, so the caller compares the key in the record, and
         the store timestamp with [begin_ms, end_ms] where a second matters.
 
         Raises:
             StoreClosedError: The service was closed.
+            QueryTooWideError: Taking the next one: there are too many entries to be passed over.
+            ReadFailedError: Likewise: the disk does not give back what is needed to find it.
+            OutOfResourcesError: Likewise: the process may open no more files.
         """
-        if max_count <= 0:
-            return []
-        wanted = key_hash(key_text(topic, key, kind))
-        found: list[PhysicalOffset] = []
+        wanted = Wanted(key_hash(key_text(topic, key, kind)), begin_ms, end_ms, before)
         with self._lock:
             self._check_open()
-            for file in reversed(self._files):
-                for offset in file.candidates(wanted, begin_ms, end_ms):
-                    # A message that has a key twice has two entries next to each other.
-                    if not found or offset != found[-1]:
-                        found.append(offset)
-                        if len(found) == max_count:
-                            return found
-        return found
+            chains = [self._chain(file, wanted.key_hash) for file in self._index.files]
+        return self._follow(chains[::-1], wanted)
+
+    def _chain(self, file: IndexFile, key_hash: int) -> tuple[IndexReader, int | None]:
+        try:
+            file.ready_to_read()
+        except FileNotFoundError:
+            pass  # Somebody else removed it; so will say who reads it.
+        except OSError as error:
+            raise ReadFailedError(file.path, 0, error) from error
+        return file.reader(), file.head(key_hash)
+
+    def _follow(
+        self, chains: list[tuple[IndexReader, int | None]], wanted: Wanted
+    ) -> Generator[PhysicalOffset, None, None]:
+        work, last = Work(), None
+        for reader, head in chains:
+            with reader:
+                try:
+                    for offset in candidates(reader, wanted, head, work):
+                        # A message that has a key twice has two entries next to each other.
+                        if offset != last:
+                            yield offset
+                        last = offset
+                except FileNotFoundError:
+                    continue  # Its messages were deleted meanwhile.
+                except OSError as error:
+                    raise ReadFailedError(reader.path, 0, error) from error
+        if self._index.unreadable is not None:
+            raise self._index.unreadable
 
     def discard_after(
         self, trusted_timestamp: int, trusted_end: PhysicalOffset | None = None
@@ -199,13 +253,17 @@ class IndexService:
         with self._flush_lock, self._lock:
             last_end = -1
             trusted = trusted_timestamp if trusted_end is None else trusted_end
-            for position, file in enumerate(self._files):
+            for position, file in enumerate(self._index.files):
                 header = file.header
                 end = header.end_timestamp if trusted_end is None else header.end_physical_offset
                 if file.is_full and last_end < trusted >= end:
                     last_end = end
                     continue
-                self._shorten(position, intact_count(file))
+                try:
+                    with file.reader() as reader:
+                        self._index.shorten(position, intact_count(reader))
+                except ReadFailedError as error:
+                    self._index.drop_from(position, error)
                 break
             self._find_where_to_resume()
 
@@ -213,9 +271,14 @@ class IndexService:
         """Remove the entries of messages at or beyond `end`, where the log was cut."""
         assert self._writable
         with self._flush_lock, self._lock:
-            for position, file in enumerate(self._files):
+            for position, file in enumerate(self._index.files):
                 if file.header.end_physical_offset >= end:
-                    self._shorten(position, file.first_index_at(end))
+                    try:
+                        with file.reader() as reader:
+                            index_count = reader.first_index_at(end)
+                        self._index.shorten(position, index_count)
+                    except ReadFailedError as error:
+                        self._index.drop_from(position, error)
                     break
             self._find_where_to_resume()
 
@@ -224,83 +287,76 @@ class IndexService:
         assert self._writable
         with self._flush_lock, self._lock:
             while (
-                len(self._files) > 1
-                and self._files[0].header.end_physical_offset < min_physical_offset
+                len(self._index.files) > 1
+                and self._index.files[0].header.end_physical_offset < min_physical_offset
             ):
-                self._remove(0)
+                self._index.remove(0)
 
     def flush(self) -> None:
         """Make everything put before the call durable, and what was removed.
 
         Raises:
             FlushFailedError: The operating system could not.
+            DiskFullError: There is no room for what was in memory only. Trying again is right.
+            OutOfResourcesError: The process may open no more files. Likewise.
         """
         with self._flush_lock:
             with self._lock:
-                files = list(self._files)
-                full = [file for file in files if file.is_full]
-                has_removed, self._has_removed = self._has_removed, False
-            for file in files:
-                file.flush()
-            if has_removed:
-                self._sync_directories()
-            if full:
-                self._last_full_timestamp = full[-1].header.end_timestamp
-                self._last_full_offset = PhysicalOffset(full[-1].header.end_physical_offset)
+                files = list(self._index.files)
+            are_done = [self._flush_file(file) for file in files]
+            with self._lock:
+                self._index.sync_names()
+            done = are_done.index(False) if False in are_done else len(files)
+            header = files[done - 1].header if done else IndexHeader()
+            self._last_full_timestamp = header.end_timestamp
+            self._last_full_offset = PhysicalOffset(header.end_physical_offset)
+
+    def flush_cuts(self) -> None:
+        """Make durable what `discard_after` and `truncate` removed, and no more than that.
+
+        Raises:
+            FlushFailedError: The operating system could not.
+            OutOfResourcesError: The process may open no more files.
+        """
+        with self._flush_lock, self._lock:
+            for file in self._index.files:
+                file.sync()
+            self._index.sync_names()
+
+    def _flush_file(self, file: IndexFile) -> bool:
+        """Make a file durable; return whether it is full, so that nothing is left to do for it."""
+        if not file.is_written:
+            file.write_again()
+            # One after the other, so that a put, for which consumers wait, waits for a few only.
+            for pages in file.changed_slots():
+                with self._lock:
+                    file.write_slots(pages)
+            with self._lock:
+                if file.is_gone:
+                    return False
+                file.finish_writing()
+            file.sync()
+        with self._lock:
+            is_done = file.is_full and file.is_written and not file.is_gone
+            if is_done:
+                file.let_go()
+        return is_done
 
     def close(self) -> None:
-        """Unmap and close every file. Does not flush. Idempotent."""
+        """Write what is in memory, and give every file up. Does not flush. Idempotent."""
         with self._flush_lock, self._lock:
             self._closed = True
-            for file in self._files:
+            for file in self._index.files:
                 file.close()
-            self._files.clear()
+            self._index.files.clear()
 
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosedError
 
-    def _load_file(self, path: Path) -> bool:
-        """Open a file; return False, leaving it alone, if it has no entry."""
-        if self._was_never_used(path):
-            return False
-        file = IndexFile(
-            path,
-            self._slot_count,
-            self._entry_count,
-            file_system=self._file_system,
-            writable=self._writable,
-        )
-        if file.is_empty:
-            file.close()
-            return False
-        self._files.append(file)
-        return True
-
-    def _was_never_used(self, path: Path) -> bool:
-        """Return whether a process died between creating the file and giving it its size."""
-        file = self._file_system.open(path, writable=False)
-        try:
-            header = file.pread(HEADER_BYTES, 0)
-            is_short = file.size() < index_file_bytes(self._slot_count, self._entry_count)
-            if len(header) < HEADER_BYTES or not is_short:
-                return is_short
-            return IndexHeader(*HEADER.unpack(header)).index_count <= 1
-        finally:
-            file.close()
-
     def _find_where_to_resume(self) -> None:
         """Set the resume point from the last message that has an entry."""
-        self._dispatched_to, self._entries_there = PhysicalOffset(0), 0
-        if not self._files:
-            return
-        last = self._files[-1].header.end_physical_offset
-        self._dispatched_to = PhysicalOffset(last)
-        for file in reversed(self._files):
-            first = file.first_index_at(last)
-            self._entries_there += file.header.index_count - first
-            if first > 1:
-                break
+        self._dispatched_to, self._entries_there = self._index.last_message()
 
     def _put(self, requests: Sequence[DispatchRequest]) -> None:
         texts: list[str] = []
@@ -335,78 +391,31 @@ class IndexService:
         entry_offsets = np.repeat(offsets, counts)
         entry_timestamps = np.repeat(columns.store_timestamps, counts)
         while done < len(columns.key_hashes):
-            file = self._file_with_room()
+            file = self._index.with_room()
             done += file.append(
                 columns.key_hashes[done:], entry_offsets[done:], entry_timestamps[done:]
             )
 
     def _append(self, texts: list[str], messages: list[tuple[int, int, int]]) -> None:
+        done = 0
         if len(texts) <= _FEW_ENTRIES:
             remaining = iter(texts)
-            for offset, timestamp, count in messages:
-                for text in islice(remaining, count):
-                    self._file_with_room().append_one(key_hash(text), offset, timestamp)
+            entries = [
+                NewEntry(key_hash(text), offset, timestamp)
+                for offset, timestamp, count in messages
+                for text in islice(remaining, count)
+            ]
+            while done < len(entries):
+                done += self._index.with_room().append_few(entries[done:])
             return
         hashes = key_hashes(texts)
         flat = np.fromiter(chain.from_iterable(messages), dtype=np.int64, count=3 * len(messages))
         columns = flat.reshape(-1, 3)
         offsets = np.repeat(columns[:, 0], columns[:, 2])
         timestamps = np.repeat(columns[:, 1], columns[:, 2])
-        done = 0
         while done < len(texts):
-            file = self._file_with_room()
+            file = self._index.with_room()
             done += file.append(hashes[done:], offsets[done:], timestamps[done:])
-
-    def _file_with_room(self) -> IndexFile:
-        if self._files and not self._files[-1].is_full:
-            return self._files[-1]
-        # The first file comes with the first key: a store without keys has no 420 MB index.
-        self._file_system.make_directories(self.directory)
-        newest = max((file.path.name for file in self._files), default="")
-        self._files.append(
-            IndexFile.create(
-                self.directory / file_name(self._clock.now_ms(), newest),
-                self._slot_count,
-                self._entry_count,
-                file_system=self._file_system,
-                previous=self._files[-1].header if self._files else None,
-            )
-        )
-        # At once: a power cut must not keep the next file and lose this one.
-        self._sync_directories()
-        return self._files[-1]
-
-    def _sync_directories(self) -> None:
-        for directory in (self.directory, self.directory.parent):
-            try:
-                self._file_system.sync_directory(directory)
-            except OSError as error:
-                raise FlushFailedError(directory, error) from error
-
-    def _shorten(self, position: int, index_count: int) -> None:
-        """Keep of the file at `position` the entries below `index_count`, remove later files.
-
-        The last message that remains goes too, since its last entry may be half written and the
-        header needs its timestamp: the next put brings it back.
-        """
-        while len(self._files) > position + 1:
-            self._remove(len(self._files) - 1)
-        file = self._files[position]
-        if index_count > 1:
-            last = file.entry(index_count - 1).physical_offset
-            index_count = file.first_index_at(last, index_count)
-        if index_count > 1:
-            cut(file, index_count)
-        else:
-            self._remove(position)
-
-    def _remove(self, position: int) -> None:
-        file = self._files.pop(position)
-        file.close()
-        # Somebody else may have removed it before: that must not keep other files.
-        with suppress(FileNotFoundError):
-            self._file_system.remove(file.path)
-        self._has_removed = True
 
 
 def _end_of(requests: DispatchBatch) -> PhysicalOffset:

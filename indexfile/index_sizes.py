@@ -2,18 +2,19 @@
 
 A file does not say: its header has neither number, and its size, 40 + 4 * slots + 20 * entries, is
 that of many pairs. What tells are the last entries: the very last names the message that the header
-ends with, the slot of each leads to it or to a later one, and the one before in the same slot is of
-the same slot.
+ends with, the slot of each leads to it or to a later one (or, after a kill, to an earlier one), and
+what either leads to is of the same slot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from commitbus.commitlog.file_system import File, FileSystem
+from commitbus.commitlog.errors import ReadFailedError
+from commitbus.commitlog.file_system import File, FileSystem, read_at
 from commitbus.indexfile.index_format import (
     ENTRY,
     ENTRY_BYTES,
@@ -22,6 +23,7 @@ from commitbus.indexfile.index_format import (
     SLOT,
     SLOT_BYTES,
     IndexHeader,
+    entry_position,
     index_file_bytes,
 )
 
@@ -32,6 +34,8 @@ _OFFSET_POSITION: Final = 4
 _TELLING_ENTRIES: Final = 64
 """One is not enough: where a power cut took the last ones, those before them are of the same
 message, and make other numbers look right."""
+_TELLING_LINKS: Final = 8
+"""To earlier entries of the same slot: enough, if the slots do not lead to the last ones."""
 _SCAN_BYTES: Final = 1 << 20
 _GUESSES_MAX: Final = 1 << 12
 """Bounds the work on a file whose bytes look like the last entry in many places."""
@@ -42,27 +46,38 @@ def find_sizes(
 ) -> tuple[int, int] | None:
     """Return (slots, entries) of a file, None if it has no entry, or does not tell.
 
+    A file that the disk does not give back tells nothing.
+
     Args:
         path: The file.
         file_system: What holds it.
         configured: Tried first, then RocketMQ's ratio. Only if neither fits is the file searched.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: It cannot be opened.
     """
     file = file_system.open(path, writable=False)
     try:
-        size = file.size()
-        if size < HEADER_BYTES:
-            return None
-        header = IndexHeader(*HEADER.unpack(file.pread(HEADER_BYTES, 0)))
-        if header.index_count <= 1:
-            return None
-        usual = filter(None, (configured, sizes_by_ratio(size)))
-        guesses = chain(usual, islice(_guesses(file, size, header), _GUESSES_MAX))
-        return next((guess for guess in guesses if _fits(file, size, header, *guess)), None)
+        return _find_sizes(file, configured)
+    except ReadFailedError:
+        return None
     finally:
         file.close()
+
+
+def _find_sizes(file: File, configured: tuple[int, int]) -> tuple[int, int] | None:
+    size = file.size()
+    if size < HEADER_BYTES:
+        return None
+    header = IndexHeader(*HEADER.unpack(read_at(file, HEADER_BYTES, 0)))
+    if header.index_count <= 1:
+        return None
+    for usual in filter(None, (configured, sizes_by_ratio(size))):
+        if _fits(file, size, header, *usual, links_min=0):
+            return usual
+    guesses = islice(_guesses(file, size, header), _GUESSES_MAX)
+    fitting = (one for one in guesses if _fits(file, size, header, *one, links_min=_TELLING_LINKS))
+    return next(fitting, None)
 
 
 def sizes_by_ratio(size: int) -> tuple[int, int] | None:
@@ -71,29 +86,55 @@ def sizes_by_ratio(size: int) -> tuple[int, int] | None:
     return (slots, ENTRIES_PER_SLOT * slots) if rest == 0 and slots > 0 else None
 
 
-def _fits(file: File, size: int, header: IndexHeader, slots: int, entries: int) -> bool:
-    """Whether the last entry is what the header says, and the slots lead to the last ones."""
+def _fits(
+    file: File, size: int, header: IndexHeader, slots: int, entries: int, *, links_min: int
+) -> bool:
+    """Whether the last entry is what the header says, and the slots lead to the last ones.
+
+    If they lead to earlier ones, whether at least `links_min` links say that those are of the slot.
+    """
     last = header.index_count - 1
     if size != index_file_bytes(slots, entries) or last >= entries:
         return False
     first = max(1, last + 1 - _TELLING_ENTRIES)
-    position = HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * first
-    found = list(ENTRY.iter_unpack(file.pread(ENTRY_BYTES * (last + 1 - first), position)))
+    position = entry_position(slots, first)
+    # And the one behind the last, at the end of a full file none.
+    data = read_at(file, ENTRY_BYTES * (last + 2 - first), position)
+    found = list(ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY_BYTES]))
+    behind = found.pop() if len(found) > last + 1 - first else None
     if found[-1][1] != header.end_physical_offset:
         return False
-    for index, (key_hash, _, _, previous) in enumerate(found, first):
-        if key_hash < 0 or not 0 <= previous < index:
-            return False
-        if previous:
-            before = HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * previous
-            if ENTRY.unpack(file.pread(ENTRY_BYTES, before))[0] % slots != key_hash % slots:
+    # An earlier entry of the last message looks like its last one.
+    is_last = behind is None or behind[1] != found[-1][1]
+    heads = [_head(file, slots, entry) for entry in found]
+    if not all(0 <= head < entries for head in heads):
+        return False
+    links, is_slot_behind = 0, False
+    for index, (entry, head) in enumerate(zip(found, heads, strict=True), first):
+        # A killed process may leave a slot that leads to an entry which never became valid, or to
+        # an older one than it should.
+        is_slot_behind |= head < index
+        if head < index and not any(entry):
+            return False  # Nothing was written here, or a power cut kept it from the disk.
+        for other in filter(None, (entry[3], head if head < index else 0)):
+            if not 0 < other < index or not _is_of_slot(file, slots, other, entry[0] % slots):
                 return False
-        slot = HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
-        head: int = SLOT.unpack(file.pread(SLOT_BYTES, slot))[0]
-        # A killed process may leave a slot that leads to an entry which never became valid.
-        if not index <= head < entries:
-            return False
-    return True
+            links += 1
+    return not is_slot_behind or (is_last and links >= links_min)
+
+
+def _head(file: File, slots: int, entry: tuple[int, ...]) -> int:
+    """Return what the slot of an entry leads to, -1 if it can be none."""
+    if entry[0] < 0:
+        return -1
+    position = HEADER_BYTES + SLOT_BYTES * (entry[0] % slots)
+    head: int = SLOT.unpack(read_at(file, SLOT_BYTES, position))[0]
+    return head
+
+
+def _is_of_slot(file: File, slots: int, index: int, slot: int) -> bool:
+    key_hash: int = ENTRY.unpack(read_at(file, ENTRY_BYTES, entry_position(slots, index)))[0]
+    return key_hash % slots == slot
 
 
 def _guesses(file: File, size: int, header: IndexHeader) -> Iterator[tuple[int, int]]:
@@ -102,7 +143,7 @@ def _guesses(file: File, size: int, header: IndexHeader) -> Iterator[tuple[int, 
     before = ENTRY_BYTES * (header.index_count - 1)
     start = HEADER_BYTES + SLOT_BYTES + before + _OFFSET_POSITION
     while (start := file.next_data(start)) < size:
-        chunk = file.pread(_SCAN_BYTES + len(wanted) - 1, start)
+        chunk = read_at(file, _SCAN_BYTES + len(wanted) - 1, start)
         found = chunk.find(wanted)
         while found >= 0:
             slot_bytes = start + found - _OFFSET_POSITION - before - HEADER_BYTES

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, Problem
-from commitbus.indexfile.index_file import IndexEntry, IndexFile
 from commitbus.indexfile.index_format import (
     ENTRY_BYTES,
     HEADER_BYTES,
@@ -18,6 +17,7 @@ from commitbus.indexfile.index_format import (
     key_hash,
     key_texts,
 )
+from commitbus.indexfile.index_reader import IndexEntry, IndexReader
 from commitbus.indexfile.index_repair import slot_heads
 
 RecordAt = Callable[[PhysicalOffset], DispatchRequest | None]
@@ -25,7 +25,7 @@ _CHUNK_ENTRIES = 4096
 
 
 def verify_index_file(
-    file: IndexFile, record_at: RecordAt, *, log_start: int = 0
+    file: IndexReader, record_at: RecordAt, *, log_start: int = 0
 ) -> Iterator[Problem]:
     """Yield what is wrong with an index file.
 
@@ -47,7 +47,7 @@ def verify_index_file(
 class _LogView:
     """The message that the walk through the entries has come to."""
 
-    def __init__(self, file: IndexFile, record_at: RecordAt) -> None:
+    def __init__(self, file: IndexReader, record_at: RecordAt) -> None:
         self._begin_timestamp, self._record_at = file.header.begin_timestamp, record_at
         self._physical_offset = -1
         self._hashes: frozenset[int] = frozenset()
@@ -71,7 +71,7 @@ class _LogView:
         return None
 
 
-def _verify_entries(file: IndexFile, record_at: RecordAt, log_start: int) -> Iterator[Problem]:
+def _verify_entries(file: IndexReader, record_at: RecordAt, log_start: int) -> Iterator[Problem]:
     log = _LogView(file, record_at)
     heads: dict[int, int] = {}
     last_offset = 0
@@ -101,16 +101,17 @@ def _what_is_wrong(entry: IndexEntry, last_offset: int, head: int) -> str | None
     return None
 
 
-def _verify_slots(file: IndexFile, heads: npt.NDArray[np.int32]) -> Iterator[Problem]:
-    for slot in np.flatnonzero(file.slots() != heads).tolist():
+def _verify_slots(file: IndexReader, heads: npt.NDArray[np.int32]) -> Iterator[Problem]:
+    slots = file.slots()
+    for slot in np.flatnonzero(slots != heads).tolist():
         yield Problem(
             file.path,
             HEADER_BYTES + SLOT_BYTES * slot,
-            f"slot {slot} leads to entry {file.slots()[slot]}, its newest is {heads[slot]}",
+            f"slot {slot} leads to entry {slots[slot]}, its newest is {heads[slot]}",
         )
 
 
-def _verify_header(file: IndexFile, slot_count: int) -> Iterator[Problem]:
+def _verify_header(file: IndexReader, slot_count: int) -> Iterator[Problem]:
     header = file.header
     if file.is_empty:
         return

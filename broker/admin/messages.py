@@ -16,6 +16,7 @@ from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
 from commitbus.broker.store.message_store import MessageStore
+from commitbus.broker.store.store_reader import END_OF_LOG
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
 from commitbus.commitlog.record_format import offset_message_id
 from commitbus.commitlog.types import AppendResult, QueueOffset, Record
@@ -23,8 +24,6 @@ from commitbus.indexfile.index_format import KeyKind
 
 QUERY_MAX: Final = 64
 """RocketMQ's `defaultQueryMaxNum`, more are never returned at once."""
-_EXAMINED_MAX: Final = 1 << 16
-"""Index entries looked at for a page far back, before giving up."""
 
 
 async def query_messages(
@@ -65,17 +64,10 @@ def page_by_key(
 ) -> list[Record]:
     """Return the newest messages with a key, of those before a physical offset if one is given.
 
-    Messages too far behind that one are not found. May wait for a disk.
+    May wait for a disk. Raises as `query_by_key`.
     """
-    examined = count
-    while True:
-        records = page = store.query_by_key(topic, key, *times_ms, examined, kind=kind)
-        if before is not None:
-            page = [record for record in records if record.physical_offset < before]
-        # The index knows time, not pages: what the pages before held is read again and skipped.
-        if len(page) >= count or len(records) < examined or examined >= _EXAMINED_MAX:
-            return page[:count]
-        examined = min(examined * 4, _EXAMINED_MAX)
+    end = END_OF_LOG if before is None else before
+    return store.query_by_key(topic, key, *times_ms, count, kind=kind, before=end)
 
 
 async def get_message(

@@ -67,6 +67,7 @@ CODES: Final[Mapping[type[Exception], pb.Code]] = {
     store.ReadFailedError: pb.INTERNAL_SERVER_ERROR,
     store.CorruptRecordError: pb.INTERNAL_SERVER_ERROR,
     store.OffsetOutOfRangeError: pb.MESSAGE_NOT_FOUND,
+    store.QueryTooWideError: pb.BAD_REQUEST,
     queues.DispatchError: pb.INTERNAL_SERVER_ERROR,
     ReputFailedError: pb.INTERNAL_SERVER_ERROR,
     state.StateFileError: pb.INTERNAL_SERVER_ERROR,

@@ -15,12 +15,10 @@ import numpy as np
 from commitbus.broker.store.check_report import CheckReport
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.layout import INDEX
-from commitbus.commitlog.errors import StoreError
+from commitbus.commitlog.errors import ReadFailedError, StoreError
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.types import DispatchRequest
-from commitbus.indexfile.index_file import IndexFile
 from commitbus.indexfile.index_format import (
-    ENTRY_BYTES,
     HEADER_BYTES,
     SECONDS_MAX,
     SLOT_BYTES,
@@ -28,13 +26,15 @@ from commitbus.indexfile.index_format import (
     key_hash,
     key_texts,
 )
+from commitbus.indexfile.index_reader import IndexReader
 
-_CHUNK_ENTRIES: Final = 1 << 20
+_CHUNK_ENTRIES: Final = 1 << 18
+_NEVER: Final = 1 << 63
 
 
 @final
 class _Entry(NamedTuple):
-    file: IndexFile
+    file: IndexReader
     number: int
     key_hash: int
     physical_offset: int
@@ -58,19 +58,15 @@ class IndexCheck:
         """
         self._report = report
         self._directory = store / INDEX
-        self._files: list[IndexFile] = []
+        self._files: list[IndexReader] = []
         for name in file_system.list_names(self._directory):
             path = self._directory / name
             if not is_file_name(name):
                 report.add(path, 0, "this is no name of an index file")
                 continue
             try:
-                file = IndexFile(
-                    path,
-                    config.index_slots,
-                    config.index_entries,
-                    file_system=file_system,
-                    writable=False,
+                file = IndexReader.open(
+                    path, config.index_slots, config.index_entries, file_system=file_system
                 )
             except (StoreError, OSError) as error:
                 report.add(path, 0, str(error))
@@ -82,14 +78,21 @@ class IndexCheck:
         self._ends = {
             file.path: before.header.end_timestamp for before, file in pairwise(self._files)
         }
+        self._begin = 0
         self._entries = self._all_entries()
         self._next = next(self._entries, None)
-        self._begin = 0 if self._next is None else self._next.physical_offset
+        if self._next is not None:
+            self._begin = self._next.physical_offset
 
     def check_chains(self) -> None:
         """Report slots and links that are not as the entries make them. For an undisturbed file."""
         for file in self._files:
-            self._check_chains(file)
+            # Hundreds of files may not all be open.
+            with file:
+                try:
+                    self._check_chains(file)
+                except ReadFailedError as error:
+                    self._report.add(error.path, error.position, str(error))
 
     def see(self, request: DispatchRequest, *, is_vouched: bool) -> None:
         """Compare the keys of a message with the next entries.
@@ -104,6 +107,8 @@ class IndexCheck:
         for text in key_texts(request):
             expected = (key_hash(text), request.physical_offset)
             self._skip_before(request.physical_offset)
+            if request.physical_offset < self._begin:
+                return  # Its entry may be one that the disk did not give back.
             if expected[0] not in matched:
                 self._skip_repeated(request, matched)
             entry = self._next
@@ -123,15 +128,13 @@ class IndexCheck:
         self._skip_repeated(request, matched)
 
     def finish(self) -> None:
-        """Report the entries that no message has, and close the files."""
+        """Report the entries that no message has."""
         while self._next is not None:
             if self._report.was_closed_cleanly:
                 self._report_alien(self._next)
             else:
                 self._report.to_be_recovered += 1
             self._next = next(self._entries, None)
-        for file in self._files:
-            file.close()
 
     def _skip_before(self, physical_offset: int) -> None:
         """Pass over entries that belong to no key of an earlier message."""
@@ -186,18 +189,26 @@ class IndexCheck:
             )
 
     def _all_entries(self) -> Iterator[_Entry]:
+        """Yield the entries; behind those that the disk does not give back, go on with a file."""
+        is_unreadable = False
         for file in self._files:
-            count = file.header.index_count
-            for start in range(1, count, _CHUNK_ENTRIES):
-                chunk = file.entries(start, min(start + _CHUNK_ENTRIES, count)).copy()
-                for index, (hash_, offset, seconds, _) in enumerate(chunk.tolist(), start):
-                    yield _Entry(file, index, hash_, offset, seconds)
+            try:
+                with file:
+                    for entry in _entries_of(file):
+                        if is_unreadable:
+                            self._begin, is_unreadable = entry.physical_offset, False
+                        yield entry
+            except ReadFailedError as error:
+                self._report.add(error.path, error.position, str(error))
+                is_unreadable = True
+        if is_unreadable:
+            self._begin = _NEVER
 
-    def _check_chains(self, file: IndexFile) -> None:
+    def _check_chains(self, file: IndexReader) -> None:
         heads = np.zeros(file.slot_count, dtype=np.int64)
         count = file.header.index_count
         for start in range(1, count, _CHUNK_ENTRIES):
-            entries = file.entries(start, min(start + _CHUNK_ENTRIES, count)).copy()
+            entries = file.entries(start, min(start + _CHUNK_ENTRIES, count))
             indexes = np.arange(start, start + len(entries))
             slots = entries["key_hash"].astype(np.int64) % file.slot_count
             # Sorted by slot, stably, each entry stands behind its predecessor in the chain.
@@ -211,7 +222,7 @@ class IndexCheck:
             for at in np.flatnonzero(entries["previous"] != previous):
                 self._report.add(
                     file.path,
-                    _entry_position(file, start + int(at)),
+                    file.position_of(start + int(at)),
                     f"entry {start + int(at)} leads to {entries['previous'][at]}, not to "
                     f"{previous[at]}",
                 )
@@ -223,11 +234,12 @@ class IndexCheck:
                 f"it ends with the message at {file.header.end_physical_offset}, its last entry "
                 f"is of {last_offset}",
             )
-        for slot in np.flatnonzero(file.slots() != heads):
+        found = file.slots()
+        for slot in np.flatnonzero(found != heads):
             self._report.add(
                 file.path,
                 HEADER_BYTES + SLOT_BYTES * int(slot),
-                f"slot {slot} leads to {file.slots()[slot]}, not to {heads[slot]}",
+                f"slot {slot} leads to {found[slot]}, not to {heads[slot]}",
             )
         if file.header.slot_count != np.count_nonzero(heads):
             self._report.add(
@@ -237,8 +249,12 @@ class IndexCheck:
             )
 
     def _place(self, entry: _Entry) -> tuple[Path, int]:
-        return entry.file.path, _entry_position(entry.file, entry.number)
+        return entry.file.path, entry.file.position_of(entry.number)
 
 
-def _entry_position(file: IndexFile, number: int) -> int:
-    return HEADER_BYTES + SLOT_BYTES * file.slot_count + number * ENTRY_BYTES
+def _entries_of(file: IndexReader) -> Iterator[_Entry]:
+    count = file.header.index_count
+    for start in range(1, count, _CHUNK_ENTRIES):
+        chunk = file.entries(start, min(start + _CHUNK_ENTRIES, count)).tolist()
+        for index, (hash_, offset, seconds, _) in enumerate(chunk, start):
+            yield _Entry(file, index, hash_, offset, seconds)

@@ -12,7 +12,12 @@ from collections.abc import Callable
 from typing import Protocol, final
 
 from commitbus.broker.store.reput import DispatchedTo
-from commitbus.commitlog.errors import FlushFailedError, OutOfResourcesError, StoreError
+from commitbus.commitlog.errors import (
+    DiskFullError,
+    FlushFailedError,
+    OutOfResourcesError,
+    StoreError,
+)
 from commitbus.commitlog.service_thread import ServiceThread
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.checkpoint import CheckpointFile, StoreCheckpoint
@@ -105,7 +110,8 @@ class CheckpointService:
         Raises:
             FlushFailedError: A flush failed, of the log (it is waited for), of these, or of what
                 says so.
-            OutOfResourcesError: The process may open no more files. Trying again is right.
+            DiskFullError: There is no room for what has to be written first. Trying again is right.
+            OutOfResourcesError: The process may open no more files. Likewise.
         """
         with self._saving:
             if self._failure is not None:
@@ -143,10 +149,10 @@ class CheckpointService:
             self._fail(error)
 
     def _save_or_put_off(self) -> None:
-        """Save; without descriptors in the next interval, as nothing was tried in vain."""
+        """Save; without room or descriptors in the next interval, as nothing was lost."""
         try:
             self.save()
-        except OutOfResourcesError as error:
+        except (DiskFullError, OutOfResourcesError) as error:
             _logger.warning("a checkpoint is put off: %s", error)
             self._bell.ring()
 

@@ -107,6 +107,14 @@ class DispatchTarget(Protocol):
         """Take a batch."""
 
 
+class IndexTarget(DispatchTarget, Protocol):
+    """The index."""
+
+    @property
+    def dispatched_to(self) -> PhysicalOffset:
+        """Where to go on, should a file be lost."""
+
+
 @final
 class Reput:
     """Follows `confirm_offset` through the log on a thread of its own."""
@@ -115,7 +123,7 @@ class Reput:
         self,
         log: DispatchSource,
         queues: DispatchTarget,
-        index: DispatchTarget,
+        index: IndexTarget,
         confirm_offset: Callable[[], PhysicalOffset],
         *,
         log_begin: Callable[[], PhysicalOffset],
@@ -296,19 +304,23 @@ class Reput:
         return requests, reached
 
     def _put_index(self, requests: DispatchBatch, end: PhysicalOffset) -> None:
-        """Index a batch, or let the index fall behind while there is no room for its next file.
+        """Index a batch, or let the index fall behind while the disk or the process has no room.
 
-        That file may take 420 MB, so an attempt that fails is not repeated with every message.
+        The next file may take 420 MB, so an attempt that fails is not repeated with every message.
         """
         try:
             self._index.put(requests)
+        except ReadFailedError as error:
+            # The index has removed the file: what was in it is put again.
+            _logger.warning("the index goes back: %s", error)
+            self._indexed_to = min(self._index.dispatched_to, self._indexed_to)
         except (DiskFullError, OutOfResourcesError) as error:
             if self._index_resumes_s == 0:
                 _logger.warning("the index waits: %s", error)
             self._index_resumes_s = self._clock.monotonic_s() + FULL_DISK_RETRY_S
-            return
-        self._index_resumes_s = 0.0
-        self._indexed_to = end
+        else:
+            self._index_resumes_s = 0.0
+            self._indexed_to = end
 
     def _fail(self, death: ThreadDiedError) -> None:
         failure = ReputFailedError(self._dispatched.physical_offset, death.cause)

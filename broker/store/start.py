@@ -181,7 +181,7 @@ def recover(
         index.truncate(end)
     # Entries of messages that are gone must not come back at the next power cut, when others have
     # their places in the log. Nothing to do after a clean stop.
-    index.flush()
+    index.flush_cuts()
     index.delete_before(begin)
     index_from = PhysicalOffset(min(max(index.dispatched_to, begin), end))
     promise = Promise(log, checkpoint_file, checkpoint)

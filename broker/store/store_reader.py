@@ -7,7 +7,8 @@ methods that say `cached`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
 from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, Self, final
@@ -16,7 +17,11 @@ import numpy as np
 
 from commitbus.broker.store.slices import UNITS_MAX, LogSlices, Slice, WantedTags, queue_slice
 from commitbus.commitlog.commit_log import CommitLog
-from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
+from commitbus.commitlog.errors import (
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    QueryTooWideError,
+)
 from commitbus.commitlog.record_format import parse_offset_message_id
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset, Record
 from commitbus.consumequeue.consume_queue import ConsumeQueue
@@ -29,6 +34,9 @@ SCAN_UNITS_MAX: Final = 4096
 """A fetch by tags codes examines at most this many units, in 50 us: a filter that nothing passes
 must not hold up the thread that serves everybody."""
 END_OF_TIME_MS: Final = (1 << 63) - 1
+END_OF_LOG: Final = (1 << 63) - 1
+_OTHERS_MAX: Final = 1 << 14
+"""Messages that are read in vain for one search, 10 us each, for their key has the wanted hash."""
 
 
 @final
@@ -338,14 +346,17 @@ class StoreReader:
         max_count: int,
         *,
         kind: KeyKind = KeyKind.KEY,
+        before: int = END_OF_LOG,
     ) -> list[Record]:
         """Return up to `max_count` messages of a topic that have a key, newest first.
 
         `KeyKind.KEY` compares with the words of KEYS and with the unique key, `KeyKind.TAG` with
-        the tags. Only messages stored in [`begin_ms`, `end_ms`] count. May wait for a disk.
+        the tags. Only messages count that were stored in [`begin_ms`, `end_ms`] and begin before
+        the physical offset `before`. May wait for a disk.
 
         Raises:
-            ReadFailedError: The disk does not give back what may be one of them.
+            QueryTooWideError: Too many others would have to be passed over.
+            ReadFailedError: The disk does not give back what is needed to find or read them.
         """
 
         def matches(record: Record) -> bool:
@@ -355,11 +366,8 @@ class StoreReader:
                 and key in names_of(record, kind)
             )
 
-        return self._query(
-            lambda count: self._index.query(topic, key, begin_ms, end_ms, count, kind=kind),
-            matches,
-            max_count,
-        )
+        offsets = self._index.candidates(topic, key, begin_ms, end_ms, before=before, kind=kind)
+        return self._query(offsets, matches, max_count)
 
     def query_by_unique_key(self, topic: str, unique_key: str) -> list[Record]:
         """Return the messages with a unique key, newest first; more than one after a resend.
@@ -370,32 +378,36 @@ class StoreReader:
         def matches(record: Record) -> bool:
             return record.topic == topic and record.properties.get("UNIQ_KEY") == unique_key
 
-        return self._query(
-            lambda count: self._index.query(topic, unique_key, 0, END_OF_TIME_MS, count),
-            matches,
-            SCAN_UNITS_MAX,
-        )
+        offsets = self._index.candidates(topic, unique_key, 0, END_OF_TIME_MS)
+        return self._query(offsets, matches, SCAN_UNITS_MAX)
 
     def _query(
         self,
-        candidates: Callable[[int], list[PhysicalOffset]],
+        candidates: Generator[PhysicalOffset, None, None],
         matches: Callable[[Record], bool],
         max_count: int,
     ) -> list[Record]:
         """Return the first `max_count` candidates that match.
 
-        The index knows hashes only. Should some of the candidates be others' messages, twice as
-        many are asked for, until there are enough or no more.
+        The index knows hashes only, so some of them may be others' messages. Texts with any hash
+        can be made: a search that finds too many of others is given up.
         """
-        asked = max_count
-        while asked > 0:
-            offsets = candidates(asked)
-            records = [record for offset in offsets if (record := self._read_candidate(offset))]
-            found = [record for record in records if matches(record)]
-            if len(found) >= max_count or len(offsets) < asked:
-                return found[:max_count]
-            asked *= 2
-        return []
+        found: list[Record] = []
+        if max_count <= 0:
+            return found
+        begin = self.min_physical_offset
+        with closing(candidates):
+            for others, offset in enumerate(candidates):
+                if offset < begin:
+                    break  # Its log file was deleted, and those of all that follow.
+                record = self._read_candidate(offset)
+                if record is not None and matches(record):
+                    found.append(record)
+                    if len(found) >= max_count:
+                        break
+                elif others - len(found) >= _OTHERS_MAX:
+                    raise QueryTooWideError
+        return found
 
     def _read_candidate(self, physical_offset: PhysicalOffset) -> Record | None:
         """Return the record, None if it is gone or, in a damaged index, never was."""

@@ -41,6 +41,7 @@ _IPV6_EXTRA_BYTES: Final = 12
 _WORD: Final = 0xFFFF_FFFF
 _SLOTS_POSITION: Final = 40
 _SLOT_BYTES: Final = 4
+_PAGE_BYTES: Final = 4096
 _ENTRY_BYTES: Final = 20
 _UNIT_BYTES: Final = 20
 _SECONDS_MAX: Final = 0x7FFF_FFFF
@@ -100,7 +101,8 @@ def _storer(bits: int) -> Any:
             kind = ir.IntType(bits)
             pointer = builder.inttoptr(arguments[0], kind.as_pointer())
             value = builder.trunc(arguments[1], kind) if bits < 64 else arguments[1]
-            builder.store(builder.bswap(value), pointer, align=1)
+            value = builder.bswap(value) if bits > 8 else value
+            builder.store(value, pointer, align=1)
             return arguments[1]
 
         return types.int64(types.int64, types.int64), generate
@@ -110,7 +112,7 @@ def _storer(bits: int) -> Any:
 
 _u8, _u16, _u32 = _loader(8), _loader(16), _loader(32)
 _i32, _i64 = _loader(32, signed=True), _loader(64)
-_store_i16, _store_i32, _store_i64 = _storer(16), _storer(32), _storer(64)
+_store_u8, _store_i16, _store_i32, _store_i64 = map(_storer, (8, 16, 32, 64))
 # Of the C library, which every process has.
 _copy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.uintp))
 
@@ -478,10 +480,14 @@ def group_units(
 # The index
 
 
-@_kernel("int64(int64, int64, int64, int32[::1], int64[::1], int64[::1], int64, int64)")
+@_kernel(
+    "int64(int64, int64, int64, int64, int64, int32[::1], int64[::1], int64[::1], int64, int64)"
+)
 def append_index_entries(
-    address: int,
+    slots: int,
     slot_count: int,
+    changed_pages: int,
+    entries: int,
     start: int,
     key_hashes: Any,
     physical_offsets: Any,
@@ -489,27 +495,26 @@ def append_index_entries(
     begin: int,
     next_begin: int,
 ) -> int:
-    """Store entries into a mapped index file; return how many slots were empty before.
+    """Store entries from an address on; return how many slots were empty before.
 
     The seconds of the first count from `begin`, those of the others from `next_begin`.
     """
-    slots = address + _SLOTS_POSITION
-    entries = slots + _SLOT_BYTES * slot_count
     new_slots = 0
     for i in range(len(key_hashes)):
         index = start + i
-        slot = slots + _SLOT_BYTES * (key_hashes[i] % slot_count)
-        head = _i32(slot)
+        position = _SLOT_BYTES * (key_hashes[i] % slot_count)
+        head = _i32(slots + position)
         # A slot that counts as empty is one of what was there before, not one stored here.
         if head <= 0 or head >= index:
             head = 0
             new_slots += 1
-        entry = entries + _ENTRY_BYTES * index
+        entry = entries + _ENTRY_BYTES * i
         _store_i32(entry, key_hashes[i])
         _store_i64(entry + 4, physical_offsets[i])
         _store_i32(entry + 12, min(max((store_timestamps[i] - begin) // 1000, 0), _SECONDS_MAX))
         _store_i32(entry + 16, head)
-        _store_i32(slot, index)
+        _store_i32(slots + position, index)
+        _store_u8(changed_pages + (_SLOTS_POSITION + position) // _PAGE_BYTES, 1)
         begin = next_begin
     return new_slots
 

@@ -46,23 +46,26 @@ class Kernels(Protocol):
 
     def append_index_entries(
         self,
-        view: memoryview,
+        slots: memoryview,
+        changed_pages: memoryview,
+        entries: memoryview,
         *,
-        slot_count: int,
         start: int,
         key_hashes: Int32s,
         physical_offsets: Int64s,
         store_timestamps: Int64s,
         begins: tuple[int, int],
     ) -> int:
-        """Store entries into an index file, each at the head of its slot's chain.
+        """Make index entries, each at the head of its slot's chain.
 
         A slot that leads to an entry at or beyond `start` counts as empty: a process that died
         left it behind.
 
         Args:
-            view: The whole file, writable, with room for the entries.
-            slot_count: How many slots it has.
+            slots: All slots of the file, as they are in it; changed.
+            changed_pages: A byte for each 4096 bytes of the file as far as slots reach; set to 1
+                where a slot is changed.
+            entries: Gets the entries as they are to be in the file; 20 * n bytes.
             start: Index of the first new entry.
             key_hashes: Shape (n,), each in [0, 2^31).
             physical_offsets: Shape (n,).

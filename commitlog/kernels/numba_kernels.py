@@ -27,6 +27,7 @@ from commitbus.commitlog.kernels.columns import (
     split_units,
 )
 
+_SLOT_BYTES: Final = 4
 _SHARED_CONSTANTS: Final = (
     "MESSAGE_MAGIC_CODE_V1",
     "MESSAGE_MAGIC_CODE_V2",
@@ -128,25 +129,21 @@ class NumbaKernels:
 
     def append_index_entries(
         self,
-        view: memoryview,
+        slots: memoryview,
+        changed_pages: memoryview,
+        entries: memoryview,
         *,
-        slot_count: int,
         start: int,
         key_hashes: Int32s,
         physical_offsets: Int64s,
         store_timestamps: Int64s,
         begins: tuple[int, int],
     ) -> int:
-        """Store entries into an index file."""
+        """Make index entries, each at the head of its slot's chain."""
         return compiled.append_index_entries(
-            _address(view),
-            slot_count,
-            start,
-            key_hashes,
-            physical_offsets,
-            store_timestamps,
-            *begins,
-        )
+            _address(slots), len(slots) // _SLOT_BYTES, _address(changed_pages), _address(entries),
+            start, key_hashes, physical_offsets, store_timestamps, *begins,
+        )  # fmt: skip
 
 
 def _address(view: memoryview | bytes) -> int:

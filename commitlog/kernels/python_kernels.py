@@ -66,6 +66,7 @@ _U32: Final = np.dtype(">u4")
 _U16: Final = np.dtype(">u2")
 
 _SLOTS_POSITION: Final = 40
+_PAGE_BYTES: Final = 4096
 _SECONDS_MAX: Final = 0x7FFF_FFFF
 _SLOT: Final = np.dtype(">i4")
 _ENTRY: Final = np.dtype(
@@ -187,19 +188,20 @@ class PythonKernels:
 
     def append_index_entries(
         self,
-        view: memoryview,
+        slots: memoryview,
+        changed_pages: memoryview,
+        entries: memoryview,
         *,
-        slot_count: int,
         start: int,
         key_hashes: Int32s,
         physical_offsets: Int64s,
         store_timestamps: Int64s,
         begins: tuple[int, int],
     ) -> int:
-        """Store entries into an index file."""
+        """Make index entries, each at the head of its slot's chain."""
         count = len(key_hashes)
-        slots = np.frombuffer(view, _SLOT, count=slot_count, offset=_SLOTS_POSITION)
-        wanted = key_hashes % np.int32(slot_count)
+        heads_of_slots = np.frombuffer(slots, _SLOT)
+        wanted = key_hashes % np.int32(len(heads_of_slots))
         # Sorted by slot, stably, each entry stands behind its predecessor in the chain.
         order = np.argsort(wanted, kind="stable")
         sorted_slots = wanted[order]
@@ -208,7 +210,7 @@ class PythonKernels:
         is_first[0] = True
         np.not_equal(sorted_slots[1:], sorted_slots[:-1], out=is_first[1:])
         is_last = np.append(is_first[1:], np.True_)
-        heads = slots[sorted_slots[is_first]].astype(np.int32)
+        heads = heads_of_slots[sorted_slots[is_first]].astype(np.int32)
         heads[(heads < 0) | (heads >= start)] = 0
         previous = np.empty(count, dtype=np.int32)
         previous[order[1:]] = sorted_indexes[:-1]
@@ -220,11 +222,11 @@ class PythonKernels:
         seconds[0] = (store_timestamps[0] - begins[0]) // 1000
         batch["seconds"] = np.clip(seconds, 0, _SECONDS_MAX)
         batch["previous"] = previous
-        # Entries, then the slots that lead to them: a process killed in between leaves slots
-        # whose entries the header does not count, which nothing follows.
-        position = _SLOTS_POSITION + _SLOT.itemsize * slot_count + _ENTRY.itemsize * start
-        view[position : position + batch.nbytes] = batch.tobytes()
-        slots[sorted_slots[is_last]] = sorted_indexes[is_last]
+        entries[:] = batch.tobytes()
+        changed = sorted_slots[is_last]
+        heads_of_slots[changed] = sorted_indexes[is_last]
+        pages = np.frombuffer(changed_pages, np.uint8)
+        pages[(_SLOTS_POSITION + _SLOT.itemsize * changed.astype(np.int64)) // _PAGE_BYTES] = 1
         return len(heads) - int(np.count_nonzero(heads))
 
 

@@ -82,7 +82,8 @@ def open_service(directory: Path, file_system: Any = None, **options: Any) -> In
 
 
 def contents(service: IndexService) -> list[bytes]:
-    """The bytes of the files, oldest first."""
+    """The bytes of the files, oldest first, when everything is in them."""
+    service.flush()
     return [path.read_bytes() for path in service.paths()]
 
 
@@ -373,6 +374,61 @@ def test_a_put_over_what_a_kill_left_follows_no_invalid_slot(tmp_path: Path) -> 
         for number in range(1, len(batch)):
             assert service.query("T", f"U{number}", 0, END_OF_TIME, 99) in ([], [number * 100])
         service.close()
+
+
+def test_slots_of_a_killed_process_are_derived_again(tmp_path: Path) -> None:
+    """They are written at a flush only; entries and header with each put."""
+    service = open_service(tmp_path / "index")
+    service.put(messages(5))
+    service.flush()
+    service.put(messages(10, start=5))
+    (path,) = service.paths()
+    left = path.read_bytes()
+    service.close()
+    path.write_bytes(left)
+    reader = open_service(tmp_path / "index", writable=False)
+    assert all(reader.query("T", f"U{n}", 0, END_OF_TIME, 9) == [100 * n] for n in range(15))
+    reader.close()
+    service = open_service(tmp_path / "index")
+    service.discard_after(0)
+    assert service.dispatched_to == 1300
+    assert all(service.query("T", f"U{n}", 0, END_OF_TIME, 9) == [100 * n] for n in range(14))
+    service.put(messages(1, start=14))
+    assert contents(service) == rebuilt(tmp_path / "other", messages(15))
+    service.close()
+
+
+def test_puts_between_two_steps_of_a_flush_are_not_forgotten(tmp_path: Path) -> None:
+    """Slots may change while they are written; what a file counts as flushed has all of it."""
+    file_system = FailingFileSystem()
+    service = open_service(tmp_path / "index", file_system)
+    done, is_putting = 5, False
+    service.put(messages(done))
+    original = FailingFileSystem.check
+
+    def put_before(self: FailingFileSystem, name: str) -> None:
+        nonlocal done, is_putting
+        original(self, name)
+        if name == "sync_data" and done < 100 and not is_putting:
+            is_putting = True
+            service.put(messages(5, start=done))
+            done, is_putting = done + 5, False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FailingFileSystem, "check", put_before)
+        while done < 100:
+            service.flush()
+    assert done == 100
+    trusted = service.last_full_timestamp
+    before = [path.read_bytes() for path in service.paths()]
+    service.close()
+    for path, data in zip(sorted((tmp_path / "index").iterdir()), before, strict=True):
+        path.write_bytes(data)
+    service = open_service(tmp_path / "index")
+    service.discard_after(trusted)
+    service.put([m for m in messages(100) if m.physical_offset >= service.dispatched_to])
+    assert contents(service) == rebuilt(tmp_path / "other", messages(100))
+    service.close()
 
 
 @pytest.mark.parametrize("content", [b"", bytes(100)])

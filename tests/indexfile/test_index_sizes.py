@@ -87,6 +87,40 @@ def test_a_torn_end_is_not_taken_for_other_sizes(tmp_path: Path, number: int) ->
     assert find_sizes(path, FILES, (20, 80)) is None
 
 
+@pytest.mark.parametrize("sizes", [(1, 40), (100, 400), (7, 30), (501, 90)])
+@pytest.mark.parametrize("flushed", [0, 1, 9])
+@pytest.mark.parametrize("count", [10, 11, 25])
+def test_a_file_of_a_killed_process_tells_its_sizes(
+    tmp_path: Path, sizes: tuple[int, int], flushed: int, count: int
+) -> None:
+    """Its slots may lead to older entries than they should, or to none."""
+    requests = [request(n, 1 << 33)._replace(keys=f"a{n} b{n}") for n in range(count)]
+    service = IndexService(
+        tmp_path / "index",
+        slot_count=sizes[0],
+        entry_count=sizes[1],
+        clock=SystemClock(),
+        file_system=FILES,
+    )
+    service.load()
+    service.put(requests[:flushed])
+    service.flush()
+    service.put(requests[flushed:])
+    for path in service.paths():
+        assert find_sizes(path, FILES, sizes) == sizes
+        # Where next to nothing is in it, it may tell nothing.
+        assert find_sizes(path, FILES, DEFAULT) in (sizes, None)
+    service.close()
+
+
+def test_zeros_are_not_taken_for_entries_of_the_first_message(tmp_path: Path) -> None:
+    """A power cut kept all entries and slots from the disk, and the message is at 0."""
+    path = make_index(tmp_path / "index", (20, 80), [request(0)._replace(keys="a b c")])
+    data = path.read_bytes()
+    path.write_bytes(data[:40] + bytes(len(data) - 40))
+    assert find_sizes(path, FILES, (20, 80)) is None
+
+
 def test_a_file_without_a_key_tells_nothing(tmp_path: Path) -> None:
     """Nor does one that was never filled, or is damaged."""
     path = tmp_path / "file"

@@ -13,7 +13,7 @@ import pytest
 from commitbus.commitlog.clock import SystemClock
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, Problem, QueueOffset
-from commitbus.indexfile import IndexFile, IndexService
+from commitbus.indexfile import IndexReader, IndexService
 from commitbus.indexfile.verify import verify_index_file
 
 SLOTS, ENTRIES = 10, 50
@@ -29,10 +29,8 @@ LOG = {
 
 def problems_of(path: Path, log: dict[int, DispatchRequest], **options: int) -> list[Problem]:
     """Everything that verification finds in a file."""
-    file = IndexFile(path, SLOTS, ENTRIES, file_system=RealFileSystem(), writable=False)
-    found = list(verify_index_file(file, log.get, **options))
-    file.close()
-    return found
+    with IndexReader.open(path, SLOTS, ENTRIES, file_system=RealFileSystem()) as file:
+        return list(verify_index_file(file, log.get, **options))
 
 
 @pytest.fixture
@@ -47,6 +45,7 @@ def paths(tmp_path: Path) -> Iterator[list[Path]]:
     )
     service.load()
     service.put(list(LOG.values()))
+    service.flush()
     yield service.paths()
     service.close()
 
@@ -56,9 +55,8 @@ def test_the_index_of_rocketmq_is_sound(rocketmq_store: Any) -> None:
     """What RocketMQ derived from its log has no problem."""
     log = {request.physical_offset: request for request in rocketmq_store.requests}
     for path in (rocketmq_store.path / "index").iterdir():
-        file = IndexFile(path, 100, 400, file_system=RealFileSystem(), writable=False)
-        assert list(verify_index_file(file, log.get)) == []
-        file.close()
+        with IndexReader.open(path, 100, 400, file_system=RealFileSystem()) as file:
+            assert list(verify_index_file(file, log.get)) == []
 
 
 def test_a_sound_index_has_no_problem(paths: list[Path]) -> None:

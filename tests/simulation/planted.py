@@ -27,6 +27,7 @@ from commitbus.flush.doorbell import Doorbell
 from commitbus.flush.flush_service import FlushService
 from commitbus.flush.policy import FlushMode
 from commitbus.flush.watermark import DurableWatermark
+from commitbus.indexfile.index_file import IndexFile
 from commitbus.indexfile.index_service import IndexService
 from tests.simulation.images import (
     crash_everywhere,
@@ -196,6 +197,16 @@ def _index_off_by_one(patch: pytest.MonkeyPatch) -> None:
 @_bug("entries of messages behind the log's new end stay in the index", hunt=crash_images)
 def _index_not_truncated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IndexService, "truncate", lambda *_: None)
+
+
+@_bug("after an unclean stop the slots of the index are taken as they are in the file")
+def _index_slots_not_derived(patch: pytest.MonkeyPatch) -> None:
+    original = IndexFile.cut
+
+    def cut(self: IndexFile, index_count: int, _: Any) -> None:
+        original(self, index_count, self.reader().slots())
+
+    patch.setattr(IndexFile, "cut", cut)
 
 
 @_bug("in SYNC_FLUSH the end of the log is shown, not the durable end", seed=1)

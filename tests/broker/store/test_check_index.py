@@ -10,7 +10,7 @@ from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import OutgoingMessage
-from commitbus.indexfile.index_file import IndexFile
+from commitbus.indexfile.index_file import IndexFile, NewEntry
 from commitbus.indexfile.index_format import key_hash
 
 
@@ -28,12 +28,14 @@ def test_a_message_indexed_twice_is_no_problem_and_an_alien_key_is(
     store.close()
     copy = copy_of(store_dir)
 
+    last_place = last.physical_offset, last.store_timestamp
+
     def index_again(*keys: str) -> None:
         (path,) = (copy / "index").iterdir()
         sizes = (config.index_slots, config.index_entries)
         file = IndexFile(path, *sizes, file_system=RealFileSystem())
-        for key in keys:
-            file.append_one(key_hash(f"TopicA#{key}"), last.physical_offset, last.store_timestamp)
+        hashes = [key_hash(f"TopicA#{key}") for key in keys]
+        file.append_few([NewEntry(one, *last_place) for one in hashes])
         file.close()
 
     index_again("a", "b")

@@ -11,7 +11,12 @@ import pytest
 
 from commitbus.broker.store.checkpoint_service import CheckpointService
 from commitbus.broker.store.reput import DispatchedTo
-from commitbus.commitlog.errors import FlushFailedError, OutOfResourcesError, StoreError
+from commitbus.commitlog.errors import (
+    DiskFullError,
+    FlushFailedError,
+    OutOfResourcesError,
+    StoreError,
+)
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.checkpoint import CheckpointFile, StoreCheckpoint, read_checkpoint
@@ -104,6 +109,30 @@ def test_a_failed_flush_is_told_and_promises_nothing(surroundings: Surroundings)
     assert told.wait(PATIENCE_S)
     assert failures == [surroundings.failure]
     assert surroundings.checkpoint == StoreCheckpoint()
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        DiskFullError(Path("index"), 4096),
+        OutOfResourcesError(Path("queue"), OSError(errno.EMFILE, "too many open files")),
+    ],
+)
+def test_a_checkpoint_without_room_is_put_off(
+    surroundings: Surroundings, refusal: StoreError
+) -> None:
+    """No flush has failed, and no thread died: it is saved when there is room."""
+    failures: list[StoreError] = []
+    surroundings.service.add_failure_listener(failures.append)
+    surroundings.failure = refusal
+    surroundings.service.start()
+    surroundings.service.request()
+    assert not surroundings.saved.wait(0.05)
+    surroundings.failure = None
+    assert surroundings.saved.wait(PATIENCE_S)
+    surroundings.service.stop()
+    assert failures == []
+    assert surroundings.checkpoint == StoreCheckpoint(1111, 1111, 99)
 
 
 def test_it_notes_physical_offsets_with_the_checkpoint(surroundings: Surroundings) -> None:

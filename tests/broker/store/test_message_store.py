@@ -23,6 +23,7 @@ from commitbus.commitlog.errors import (
     MessageRefusedError,
     NotAStoreError,
     OffsetOutOfRangeError,
+    QueryTooWideError,
     StoreClosedError,
     StoreLockedError,
     StoreReadOnlyError,
@@ -201,6 +202,32 @@ def test_messages_are_found_by_key_tag_and_unique_key(
     assert [int(r.body) for r in store.query_by_unique_key("TopicB", "id4")] == [8]
     assert store.query_by_unique_key("TopicB", "k4") == []
     assert store.query_by_key("TopicA", "Aa", 0, 5, 9) == []
+
+
+def test_a_search_goes_on_before_a_place_in_the_log(
+    open_store: OpenStore, make_message: MakeMessage
+) -> None:
+    """Pages of a long list: what the pages before held is not read again."""
+    store = open_store()
+    results = [store.put(make_message(body=b"%d" % n, KEYS="k")) for n in range(30)]
+    settle(store, results[-1])
+    before = results[20].physical_offset
+    records = store.query_by_key("TopicA", "k", 0, FOREVER_MS, 3, before=before)
+    assert [record.body for record in records] == [b"19", b"18", b"17"]
+    first = results[0].physical_offset
+    assert store.query_by_key("TopicA", "k", 0, FOREVER_MS, 3, before=first) == []
+
+
+def test_a_search_that_finds_too_many_others_is_given_up(
+    open_store: OpenStore, make_message: MakeMessage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody can make a key that hashes like one that millions of messages have."""
+    monkeypatch.setattr(store_reader, "_OTHERS_MAX", 20)
+    store = open_store()
+    settle(store, [store.put(make_message(KEYS="Aa")) for _ in range(30)][-1])
+    assert len(store.query_by_key("TopicA", "Aa", 0, FOREVER_MS, 99)) == 30
+    with pytest.raises(QueryTooWideError):
+        store.query_by_key("TopicA", "BB", 0, FOREVER_MS, 1)
 
 
 def test_an_offset_id_is_checked_before_it_is_followed(

@@ -66,19 +66,28 @@ class FakeLog:
 
 @final
 class FakeTarget:
-    """Takes messages, or says that the disk is full."""
+    """Takes messages, or says why not."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.is_full = False
         self.refusal: StoreError = DiskFullError(Path("somewhere"), 1)
         self.refused = threading.Event()
+        self.lost_from: int | None = None
+
+    @property
+    def dispatched_to(self) -> PhysicalOffset:
+        return PhysicalOffset(10 * len(self.numbers))
 
     def put(self, requests: Sequence[DispatchRequest] | DispatchColumns) -> None:
         assert not isinstance(requests, DispatchColumns), "the fake log gives no columns"
         if self.is_full:
             self.refused.set()
             raise self.refusal
+        if self.lost_from is not None:
+            del self.numbers[self.lost_from :]
+            self.lost_from = None
+            raise ReadFailedError(Path("somewhere"), 0, OSError(errno.EIO, "bad block"))
         self.numbers += [request.queue_offset for request in requests]
 
 
@@ -196,6 +205,32 @@ def test_a_full_disk_of_the_index_does_not_stop_the_queues() -> None:
         while reput.indexed_to < 60:
             assert not reput.wait_dispatched(PhysicalOffset(61), 0.001)
     assert bench.queues.numbers == bench.index.numbers == list(range(6))
+
+
+def test_an_index_without_descriptors_does_not_stop_the_queues() -> None:
+    """It goes on when files can be opened again."""
+    bench = Bench()
+    bench.index.refusal = OutOfResourcesError(Path("somewhere"), OSError(errno.EMFILE, "too many"))
+    bench.index.is_full = True
+    with bench.running() as reput:
+        assert reput.wait_dispatched(bench.confirm(3), PATIENCE_S)
+        assert bench.index.refused.wait(PATIENCE_S)
+        bench.index.is_full = False
+        while reput.indexed_to < 30:
+            assert not reput.wait_dispatched(PhysicalOffset(31), 0.001)
+    assert bench.queues.numbers == bench.index.numbers == [0, 1, 2]
+
+
+def test_what_the_index_has_lost_is_put_again() -> None:
+    """A file that the disk does not give back any more is made anew while the store is in use."""
+    bench = Bench()
+    with bench.running() as reput:
+        assert reput.wait_dispatched(bench.confirm(2000), PATIENCE_S)
+        bench.index.lost_from = 500
+        assert reput.wait_dispatched(bench.confirm(2010), PATIENCE_S)
+        while reput.indexed_to < 20_100:
+            assert not reput.wait_dispatched(PhysicalOffset(20_101), 0.001)
+    assert bench.queues.numbers == bench.index.numbers == list(range(2010))
 
 
 def test_a_log_that_cannot_be_read_is_a_failure_that_is_told() -> None:

@@ -337,12 +337,16 @@ def test_index_entries_are_chained_alike(
     wanted, wanted_new = index_one_by_one(bytearray(start_bytes), slot_count, batches)
     for kernels in filter(None, (PythonKernels(), compiled_kernels())):
         data, new, index = bytearray(start_bytes), [], 1
+        view, entries_at = memoryview(data), 40 + 4 * slot_count
+        pages = bytearray(1)
         for batch in batches:
             hashes, offsets, stored = zip(*batch, strict=True)
+            at = entries_at + 20 * index
             new.append(
                 kernels.append_index_entries(
-                    memoryview(data),
-                    slot_count=slot_count,
+                    view[40:entries_at],
+                    memoryview(pages),
+                    view[at : at + 20 * len(batch)],
                     start=index,
                     key_hashes=np.array(hashes, np.int32),
                     physical_offsets=np.array(offsets, np.int64),
@@ -352,6 +356,28 @@ def test_index_entries_are_chained_alike(
             )
             index += len(batch)
         assert (data, new) == (wanted, wanted_new)
+        assert pages == b"\1"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, (1 << 31) - 1), min_size=1, max_size=20))
+def test_pages_whose_slots_change_are_noted(hashes: list[int]) -> None:
+    """Pages of the file: its header comes before the slots."""
+    slot_count = 5000
+    wanted = {(40 + 4 * (key % slot_count)) // 4096 for key in hashes}
+    for kernels in filter(None, (PythonKernels(), compiled_kernels())):
+        pages = bytearray(5)
+        kernels.append_index_entries(
+            memoryview(bytearray(4 * slot_count)),
+            memoryview(pages),
+            memoryview(bytearray(20 * len(hashes))),
+            start=1,
+            key_hashes=np.array(hashes, np.int32),
+            physical_offsets=np.zeros(len(hashes), np.int64),
+            store_timestamps=np.zeros(len(hashes), np.int64),
+            begins=BEGINS,
+        )
+        assert {number for number, changed in enumerate(pages) if changed} == wanted
 
 
 def index_one_by_one(
