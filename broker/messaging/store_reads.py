@@ -29,7 +29,7 @@ from commitbus.commitlog.without_body import HEAD_BYTES, header_without_body
 
 SPAN_BYTES_MAX: Final = 1 << 20
 """Read of the log at once; a single longer record as well."""
-GAP_BYTES_MAX: Final = 8 << 10
+GAP_BYTES_MAX: Final = 16 << 10
 """Between two records, that is read with them: a system call takes longer."""
 GAP_UNITS_MAX: Final = 64
 """Between two units of a queue; likewise."""
