@@ -11,7 +11,6 @@ from typing import Final
 from commitbus.commitlog.errors import (
     CorruptRecordError,
     OffsetOutOfRangeError,
-    ReadFailedError,
     StoreClosedError,
 )
 from commitbus.commitlog.mapped_file import MappedFile
@@ -88,11 +87,7 @@ class LogReader:
             ReadFailedError: The disk does not give it back.
             StoreClosedError: The log was closed.
         """
-        try:
-            piece = self.read_piece(physical_offset, self.end_offset, _FIRST_READ_BYTES)
-        except ReadFailedError:
-            # The bad block may be one of the records behind this one.
-            piece = self.read_piece(physical_offset, self.end_offset, 0)
+        piece = self.read_piece(physical_offset, self.end_offset, _FIRST_READ_BYTES)
         return decode_record(piece.view, physical_offset)
 
     def store_timestamp(self, physical_offset: PhysicalOffset) -> int:
