@@ -23,7 +23,8 @@ from commitbus.flush.policy import FlushMode, FlushPolicy
 from tests.simulation.disk import Disk, Inode
 from tests.simulation.files import Faults, SimulatedFileSystem
 from tests.simulation.oracle import Found, QueueKey
-from tests.simulation.scheduler import START_MS, Scheduler, SimulatedClock, SimulationError
+from tests.simulation.scheduler import START_MS, Scheduler, SimulationError
+from tests.simulation.threads import SimulatedClock, installed
 
 STORE: Final = Path("/simulated/store")
 _HOST: Final = Host.parse("10.1.2.3", 4567)
@@ -88,7 +89,12 @@ class Process:
 
     def run(self, function: Callable[[], None]) -> bool:
         """Run it; return whether it ended by itself. Raises what went wrong."""
-        return self.scheduler.run(function)
+        try:
+            with _stores_seen(self.disk), installed(self.scheduler):
+                return self.scheduler.run(function)
+        finally:
+            # A dead process holds nothing.
+            ownership._held.discard(STORE)
 
     def open(self, config: StoreConfig) -> MessageStore:
         """Open the store.

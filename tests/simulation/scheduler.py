@@ -1,13 +1,12 @@
-"""Threads of the production store under a deterministic scheduler, in virtual time.
+"""A deterministic scheduler: real threads, of which exactly one runs at a time, in virtual time.
 
-The storage packages take `Thread`, `Lock`, `Condition` and `Event` from the module `threading`.
-While a `Scheduler` is installed, that name means `SimulatedThreading` in each of their modules:
-threads are real ones, but exactly one runs at a time, and a seeded generator decides at every
-*point* who goes on. A point lies before each lock, wait, ring and file operation, and, where a
-scheduler was told to trace source files, before each of their lines: that finds races which lie
-between two statements. Time moves only when nobody can run, or when an operation takes some.
+A seeded generator decides at every *point* who goes on. A point lies before each lock, wait, ring
+and file operation, and, where a scheduler was told to trace source files, before each of their
+lines: that finds races which lie between two statements. Time moves only when nobody can run, or
+when an operation takes some.
 
-Any point may be the last one: `die` ends all threads at once, as a kill or a power cut does.
+Any point may be the last one: `die` ends all threads at once, as a kill or a power cut does. And
+at any point of a chosen thread memory may be short: `MemoryError`, once.
 """
 
 from __future__ import annotations
@@ -15,18 +14,12 @@ from __future__ import annotations
 import random
 import sys
 import threading
-import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType, ModuleType, TracebackType
-from typing import Any, Final, Self, final
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final, final
 
-PACKAGES: Final = ("commitbus.commitlog", "commitbus.consumequeue", "commitbus.indexfile",
-                   "commitbus.flush", "commitbus.broker.store")  # fmt: skip
-LEFT_ALONE: Final = "commitbus.commitlog.kernels"
-"""Chosen once for a process, by a lock that no simulated thread waits for."""
 START_MS: Final = 1_700_000_000_000
 
 
@@ -187,20 +180,19 @@ class Scheduler:
         Whatever it or another task raised is raised here, once all threads are gone.
         """
         ended = False
-        with installed(self):
-            tracing = sys.gettrace()
-            try:
-                if self._traced_files:
-                    sys.settrace(self._trace)
-                function()
-                ended = not self.is_dead
-            except Killed:
-                pass
-            except BaseException as error:  # noqa: BLE001 - raised below
-                self._note(error)
-            finally:
-                sys.settrace(tracing)
-                self._reap()
+        tracing = sys.gettrace()
+        try:
+            if self._traced_files:
+                sys.settrace(self._trace)
+            function()
+            ended = not self.is_dead
+        except Killed:
+            pass
+        except BaseException as error:  # noqa: BLE001 - raised below
+            self._note(error)
+        finally:
+            sys.settrace(tracing)
+            self._reap()
         if self.failure is not None:
             raise self.failure
         return ended
@@ -295,210 +287,3 @@ class Scheduler:
         if event == "line" and not self.is_dead:
             self.point("line")
         return self._trace_line
-
-
-@final
-class SimulatedClock:
-    """The scheduler's time, and a wall clock that can be set wrong."""
-
-    def __init__(self, scheduler: Scheduler, start_ms: int = START_MS) -> None:
-        self._scheduler, self._start_ms = scheduler, start_ms
-        self.error_ms = 0
-
-    def now_ms(self) -> int:
-        return self._start_ms + int(self._scheduler.now_s * 1000) + self.error_ms
-
-    def monotonic_s(self) -> float:
-        return self._scheduler.now_s
-
-
-@final
-class SimulatedThreading:
-    """What the store's modules find under the name `threading` while a scheduler is installed."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-
-    def Lock(self) -> SimulatedLock:  # noqa: N802 - stands in for threading.Lock
-        return SimulatedLock(self._scheduler)
-
-    def Condition(self) -> SimulatedCondition:  # noqa: N802 - stands in for threading.Condition
-        return SimulatedCondition(self._scheduler)
-
-    def Event(self) -> SimulatedEvent:  # noqa: N802 - stands in for threading.Event
-        return SimulatedEvent(self._scheduler)
-
-    def Thread(  # noqa: N802 - stands in for threading.Thread
-        self, *, target: Callable[..., None], name: str = "thread", daemon: bool = False,
-        args: Sequence[Any] = (),
-    ) -> SimulatedThread:  # fmt: skip
-        return SimulatedThread(self._scheduler, lambda: target(*args), name)
-
-
-@final
-class SimulatedLock:
-    """A mutex."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self._owner: Task | None = None
-        self._waiters: deque[Task] = deque()
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002 - the signature of threading.Lock
-        scheduler = self._scheduler
-        scheduler.point("lock")
-        while self._owner is not None:
-            if not blocking:
-                return False
-            if self._owner is scheduler.current:
-                scheduler.fail(SimulationError(f"{self._owner.name} locks itself out"))
-            if not scheduler.block(self._waiters, None if timeout < 0 else timeout, "a lock"):
-                return False
-        self._owner = scheduler.current
-        return True
-
-    def release(self) -> None:
-        self._owner = None
-        self._scheduler.wake(self._waiters)
-
-    def locked(self) -> bool:
-        return self._owner is not None
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.release()
-
-
-@final
-class SimulatedCondition:
-    """A condition variable with a lock of its own."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self._lock = SimulatedLock(scheduler)
-        self._waiters: deque[Task] = deque()
-
-    def __enter__(self) -> Self:
-        self._lock.acquire()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._lock.release()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._lock.release()
-        was_woken = self._scheduler.block(self._waiters, timeout, "a condition")
-        self._lock.acquire()
-        return was_woken
-
-    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        end_s = None if timeout is None else self._scheduler.now_s + timeout
-        while not (result := predicate()):
-            rest = None if end_s is None else end_s - self._scheduler.now_s
-            if rest is not None and rest <= 0:
-                return result
-            self.wait(rest)
-        return result
-
-    def notify(self, n: int = 1) -> None:
-        for _ in range(min(n, len(self._waiters))):
-            self._scheduler.wake(self._waiters)
-
-    def notify_all(self) -> None:
-        self.notify(len(self._waiters))
-
-
-@final
-class SimulatedEvent:
-    """An event."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self._is_set = False
-        self._waiters: deque[Task] = deque()
-
-    def is_set(self) -> bool:
-        return self._is_set
-
-    def set(self) -> None:
-        self._scheduler.point("ring")
-        self._is_set = True
-        for _ in range(len(self._waiters)):
-            self._scheduler.wake(self._waiters)
-
-    def clear(self) -> None:
-        self._scheduler.point("clear")
-        self._is_set = False
-
-    def wait(self, timeout: float | None = None) -> bool:
-        scheduler = self._scheduler
-        scheduler.point("wait")
-        if self._is_set:
-            return True
-        return scheduler.block(self._waiters, timeout, "an event") or self._is_set
-
-
-@final
-class SimulatedThread:
-    """A thread."""
-
-    def __init__(self, scheduler: Scheduler, function: Callable[[], None], name: str) -> None:
-        self._scheduler, self._function, self.name = scheduler, function, name
-        self._task: Task | None = None
-
-    def start(self) -> None:
-        self._task = self._scheduler.spawn(self._function, self.name)
-
-    def is_alive(self) -> bool:
-        return self._task is not None and not self._task.is_over
-
-    def join(self, timeout: float | None = None) -> None:
-        assert self._task is not None, "it was started"
-        self._scheduler.join(self._task, timeout)
-
-
-@final
-class SimulatedTime:
-    """What they find under the name `time`: anything but `sleep` should be asked of the clock."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.sleep = scheduler.sleep
-
-
-@contextmanager
-def installed(scheduler: Scheduler) -> Iterator[None]:
-    """Make `threading` and `time` mean the simulated ones in the storage packages."""
-    modules = [
-        module
-        for name, module in sorted(sys.modules.copy().items())
-        if name.startswith(PACKAGES) and not name.startswith(LEFT_ALONE)
-    ]
-    simulated: dict[str, tuple[ModuleType, object]] = {
-        "threading": (threading, SimulatedThreading(scheduler)),
-        "time": (time, SimulatedTime(scheduler)),
-    }
-    replaced = [
-        (module, name, real, stand_in)
-        for module in modules
-        for name, (real, stand_in) in simulated.items()
-        if getattr(module, name, None) is real
-    ]
-    for module, name, _, stand_in in replaced:
-        module.__dict__[name] = stand_in
-    try:
-        yield
-    finally:
-        for module, name, real, _ in replaced:
-            module.__dict__[name] = real

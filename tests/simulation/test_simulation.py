@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.scheduler import Scheduler, SimulatedThreading, SimulationError
+from tests.simulation.scheduler import Scheduler, SimulationError
+from tests.simulation.threads import SimulatedThreading
 from tests.simulation.workload import simulate
 
 SEEDS_PER_TEST = 8

@@ -40,10 +40,10 @@ from tests.simulation.process import (
 from tests.simulation.scheduler import (
     START_MS,
     Scheduler,
-    SimulatedThread,
     SimulationError,
     repeatable,
 )
+from tests.simulation.threads import SimulatedThread
 
 _TRACED_MODULES: Final[tuple[ModuleType, ...]] = (
     doorbell, flush_service, reput, checkpoint_service, message_store, commit_log, file_preparer,
