@@ -84,6 +84,18 @@ class Inode:
         self._meta_number = 0
         self.pages: dict[int, PageHistory] = {}
         self.durable_content = bytes(content)
+        self.unreadable: set[int] = set()
+        """Numbers of the pages of 4 KiB that the disk does not give back."""
+
+    def is_at_rest(self, start: int, end: int) -> bool:
+        """Return whether bytes are on the disk as they are: the kernel may forget its copy."""
+        if end > self.durable_meta.size:
+            return False
+        for number in range(start // self.page_bytes, -(-end // self.page_bytes)):
+            history = self.pages.get(number)
+            if history is not None and history.versions:
+                return False
+        return True
 
     def page_of(self, content: bytes | bytearray, number: int) -> bytes:
         page = bytes(content[number * self.page_bytes : (number + 1) * self.page_bytes])
@@ -422,7 +434,9 @@ class CrashState:
             if length > 0:
                 version = versions[chosen.get((number, page), 0)]
                 content[start : start + length] = version[:length]
-        return Inode(self._page_bytes, bytes(content), allocated)
+        inode = Inode(self._page_bytes, bytes(content), allocated)
+        inode.unreadable = set(file.inode.unreadable)
+        return inode
 
 
 def _distinct(history: PageHistory) -> Iterator[bytes]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Final, final
 
-from tests.simulation.disk import Directory, Disk, Inode, Node
-from tests.simulation.scheduler import Scheduler
+from tests.simulation.disk import PAGE_BYTES, Directory, Disk, Inode, Node
+from tests.simulation.scheduler import Scheduler, SimulationError
 
-PLENTY_OF_PAGES: Final = 1 << 40
+PLENTY: Final = 1 << 40
+MAPPED_BY_THE_WRITER: Final = "commitlog"
+"""The directory of the files that may be mapped; of all others bytes are read and written."""
 
 
 @final
@@ -22,22 +25,41 @@ class Faults:
     sync_failure_probability: float = 0.0
     """Of each sync of a file or directory: pages of it never reach the disk, and no later sync
     writes them, because the kernel takes them for clean."""
-    capacity_pages: int = PLENTY_OF_PAGES
+    capacity_pages: int = PLENTY
     """Blocks of the whole disk."""
     short_write_probability: float = 0.0
     """Of each `pwrite`: half of it is written, then the disk is full."""
     sync_s: tuple[float, float] = (0.0, 0.002)
     """Shortest and longest time of a sync."""
+    operation_s: float = 0.0
+    """Longest time of any other operation: what it finds may change before it is done."""
+    descriptors_max: int = PLENTY
+    """Files, directories, mappings and locks that may be open at a time; one more is EMFILE."""
+    memory_failure_probability: float = 0.0
+    """Of each mapping, and each reservation of blocks: ENOMEM, nothing is done."""
+    cold_probability: float = 0.0
+    """Of each read that is not to wait: a disk would have to be waited for."""
+    reads_fail: bool = True
+    """Whether pages of files that are `unreadable` are. False while a test looks at the files."""
 
 
 @final
 class SimulatedFileSystem:
     """A `FileSystem`. Each operation begins with a point of the scheduler; a sync takes time."""
 
+    only_the_log_is_mapped = False
+    """Whether a mapping of any other file is a mistake."""
+
     def __init__(self, disk: Disk, scheduler: Scheduler, faults: Faults | None = None) -> None:
         self.disk, self.scheduler = disk, scheduler
         self.faults = faults or Faults()
         self.sync_failures = 0
+        self.read_failures = 0
+        """Reads that ended in EIO."""
+        self.shortages = 0
+        """How often descriptors or memory were not enough."""
+        self.descriptors: Counter[Path] = Counter()
+        """What is open, and how often."""
         self._locked: set[PurePosixPath] = set()
 
     def point(self, operation: str, path: PurePosixPath) -> None:
@@ -45,10 +67,42 @@ class SimulatedFileSystem:
         if not self.scheduler.is_dead:
             self.disk.observe()
         self.scheduler.point(f"{operation} {path}")
+        longest_s = self.faults.operation_s
+        if longest_s:
+            self.scheduler.sleep(self.scheduler.rng.uniform(0.0, longest_s))
+
+    def take_descriptor(self, path: Path) -> None:
+        """Open something. EMFILE."""
+        if self.descriptors.total() >= self.faults.descriptors_max:
+            self.shortages += 1
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+        self.descriptors[path] += 1
+
+    def give_descriptor(self, path: Path) -> None:
+        """Close something."""
+        self.descriptors[path] -= 1
+        if not self.descriptors[path]:
+            del self.descriptors[path]
+
+    def take_memory(self) -> None:
+        """Need memory of the kernel. ENOMEM."""
+        if self.faults.memory_failure_probability > 0:
+            if self.scheduler.rng.random() < self.faults.memory_failure_probability:
+                self.shortages += 1
+                raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     def open(self, path: Path, *, writable: bool = True, create: bool = False) -> SimulatedFile:
         where = _relative(path)
         self.point("open", where)
+        # As the kernel does: the descriptor first, then the file.
+        self.take_descriptor(path)
+        try:
+            return SimulatedFile(self, self._inode_to_open(path, where, create), path, writable)
+        except OSError:
+            self.give_descriptor(path)
+            raise
+
+    def _inode_to_open(self, path: Path, where: PurePosixPath, create: bool) -> Inode:  # noqa: FBT001 - one caller
         node = self.disk.find(where)
         if node is None:
             if not create:
@@ -58,15 +112,21 @@ class SimulatedFileSystem:
             self.disk.change((parent, where.name, node))
         if isinstance(node, Directory):
             raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
-        return SimulatedFile(self, node, path, writable=writable)
+        return node
 
     def lock(self, path: Path) -> SimulatedFileLock | None:
         where = _relative(path)
         self.open(path, create=True).close()
         if where in self._locked:
             return None
+        self.take_descriptor(path)
         self._locked.add(where)
-        return SimulatedFileLock(self._locked, where)
+        return SimulatedFileLock(self, path)
+
+    def unlock(self, path: Path) -> None:
+        """Let somebody else take the lock."""
+        self._locked.discard(_relative(path))
+        self.give_descriptor(path)
 
     def exists(self, path: Path) -> bool:
         return self.disk.find(_relative(path)) is not None
@@ -105,8 +165,10 @@ class SimulatedFileSystem:
         where = _relative(path)
         self.point("sync names", where)
         directory = self.disk.directory(where)
+        self.take_descriptor(path)
+        self.give_descriptor(path)
         if self.sync_fails():
-            raise OSError(errno.EIO, "Input/output error", str(path))
+            raise OSError(errno.EIO, "Input/output error")
         self.disk.sync_names(directory)
 
     def disk_usage(self, path: Path) -> tuple[int, int]:
@@ -121,16 +183,16 @@ class SimulatedFileSystem:
         self.sync_failures += fails
         return fails
 
-    def take_pages(self, inode: Inode, numbers: range, path: Path) -> None:
+    def take_pages(self, inode: Inode, numbers: range) -> None:
         """Allocate blocks, as many as there are."""
         missing = [number for number in numbers if number not in inode.allocated]
-        if self.faults.capacity_pages == PLENTY_OF_PAGES:
+        if self.faults.capacity_pages == PLENTY:
             inode.allocated.update(missing)
         elif missing:
             room = self.faults.capacity_pages - self.disk.used_pages()
             inode.allocated.update(missing[: max(room, 0)])
             if len(missing) > room:
-                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+                raise OSError(errno.ENOSPC, "No space left on device")
 
     def _node(self, path: Path) -> Node:
         node = self.disk.find(_relative(path))
@@ -141,29 +203,64 @@ class SimulatedFileSystem:
 
 @final
 class SimulatedFile:
-    """A `File`."""
+    """A `File`. As with the kernel's, its errors name no path: who knows it must say it."""
 
     def __init__(
-        self, owner: SimulatedFileSystem, inode: Inode, path: Path, *, writable: bool
+        self, owner: SimulatedFileSystem, inode: Inode, path: Path, writable: bool  # noqa: FBT001 - one caller
     ) -> None:
         self._owner, self.inode, self.path, self._writable = owner, inode, path, writable
+        self._is_open = True
 
     def size(self) -> int:
+        self._use()
         return len(self.inode.cache)
 
     def pread(self, length: int, position: int) -> bytes:
+        self._use()
+        if self._touches_unreadable(length, position):
+            self._owner.read_failures += 1
+            raise OSError(errno.EIO, "Input/output error")
         return bytes(self.inode.cache[position : position + length])
 
     def pread_cached(self, length: int, position: int) -> bytes | None:
+        self._use()
+        if self._touches_unreadable(length, position):
+            return None
+        owner = self._owner
+        if 0 < owner.faults.cold_probability > owner.scheduler.rng.random():
+            return None
         return self.pread(length, position)
+
+    def _touches_unreadable(self, length: int, position: int) -> bool:
+        unreadable = self.inode.unreadable
+        if not unreadable or not self._owner.faults.reads_fail:
+            return False
+        end = min(position + length, len(self.inode.cache))
+        return not unreadable.isdisjoint(range(position // PAGE_BYTES, -(-end // PAGE_BYTES)))
+
+    def _write_over_unreadable(self, length: int, position: int) -> None:
+        """Let the disk put whole pages to another place; a part of one must be read first. EIO."""
+        for page in self.inode.unreadable.intersection(
+            range(position // PAGE_BYTES, -(-(position + length) // PAGE_BYTES))
+        ):
+            if page * PAGE_BYTES < position or (page + 1) * PAGE_BYTES > position + length:
+                raise OSError(errno.EIO, "Input/output error")
+            self.inode.unreadable.discard(page)
+
+    def _use(self) -> None:
+        """See that the descriptor was not given up: by now it may be another file's."""
+        if not self._is_open:
+            self._owner.scheduler.fail(SimulationError(f"{self.path} is used after it was closed"))
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
         self._change("pwrite")
         data = bytes(data)
+        if self.inode.unreadable:
+            self._write_over_unreadable(len(data), position)
         faults = self._owner.faults
         if faults.short_write_probability > self._owner.scheduler.rng.random():
             self._store(data[: len(data) // 2], position)
-            raise OSError(errno.ENOSPC, "No space left on device", str(self.path))
+            raise OSError(errno.ENOSPC, "No space left on device")
         self._store(data, position)
 
     def truncate(self, size: int) -> None:
@@ -179,9 +276,10 @@ class SimulatedFile:
 
     def allocate(self, position: int, length: int) -> None:
         self._change("allocate")
+        self._owner.take_memory()
         cache, end = self.inode.cache, position + length
         try:
-            self._owner.take_pages(self.inode, self._pages(position, end), self.path)
+            self._owner.take_pages(self.inode, self._pages(position, end))
         except OSError:
             # As ext4 does: some blocks are taken before the disk turns out to be full.
             end = position + length // 2
@@ -200,9 +298,19 @@ class SimulatedFile:
 
     def map(self, length: int) -> SimulatedMapping:
         assert length <= len(self.inode.cache), "a store beyond the end of a file is SIGBUS"
-        return SimulatedMapping(self._owner.disk, self.inode, length, writable=self._writable)
+        self._use()
+        owner = self._owner
+        if owner.only_the_log_is_mapped and not (
+            self._writable and self.path.parent.name == MAPPED_BY_THE_WRITER
+        ):
+            raise SimulationError(f"{self.path} is mapped: a page that fails is SIGBUS")
+        owner.take_memory()
+        # Python's mmap holds a copy of the descriptor.
+        owner.take_descriptor(self.path)
+        return SimulatedMapping(owner, self.inode, self.path, length, writable=self._writable)
 
     def sync_data(self) -> None:
+        self._use()
         owner, inode = self._owner, self.inode
         owner.point("sync", _relative(self.path))
         marks = inode.marks()
@@ -210,11 +318,16 @@ class SimulatedFile:
         owner.point("synced", _relative(self.path))
         if owner.sync_fails():
             inode.lose(marks, owner.scheduler.rng)
-            raise OSError(errno.EIO, "Input/output error", str(self.path))
+            raise OSError(errno.EIO, "Input/output error")
         inode.settle(marks)
 
     def close(self) -> None:
-        """Nothing is held."""
+        if self._is_open:
+            self._is_open = False
+            self._owner.give_descriptor(self.path)
+
+    def __del__(self) -> None:
+        self.close()
 
     def _pages(self, start: int, end: int) -> range:
         page_bytes = self.inode.page_bytes
@@ -222,7 +335,7 @@ class SimulatedFile:
 
     def _store(self, data: bytes, position: int) -> None:
         end = position + len(data)
-        self._owner.take_pages(self.inode, self._pages(position, end), self.path)
+        self._owner.take_pages(self.inode, self._pages(position, end))
         cache = self.inode.cache
         if end > len(cache):
             cache.extend(bytes(end - len(cache)))
@@ -234,6 +347,7 @@ class SimulatedFile:
 
     def _change(self, operation: str) -> None:
         assert self._writable, "opened for reading"
+        self._use()
         self._owner.point(operation, _relative(self.path))
 
     def _changed(self) -> None:
@@ -245,8 +359,12 @@ class SimulatedFile:
 class SimulatedMapping:
     """A `Mapping`."""
 
-    def __init__(self, disk: Disk, inode: Inode, length: int, *, writable: bool) -> None:
-        self._disk, self._inode = disk, inode
+    def __init__(
+        self, owner: SimulatedFileSystem, inode: Inode, path: Path, length: int, *, writable: bool
+    ) -> None:
+        self._owner, self._path = owner, path
+        self._disk, self._inode = owner.disk, inode
+        disk = owner.disk
         view = memoryview(inode.cache)[:length]
         self._view = view if writable else view.toreadonly()
         disk.mapped[inode] = disk.mapped.get(inode, 0) + 1
@@ -258,16 +376,14 @@ class SimulatedMapping:
     def advise_random(self) -> None:
         """Nothing reads ahead."""
 
-    def is_resident(self, position: int, length: int) -> bool:
-        """Nothing is evicted."""
-        return True
-
     def lock(self, position: int, length: int) -> bool:
-        """Nothing is evicted."""
-        return True
+        """Nothing is evicted, unless it is unreadable."""
+        first, last = position // PAGE_BYTES, -(-(position + length) // PAGE_BYTES)
+        return self._inode.unreadable.isdisjoint(range(first, last))
 
     def close(self) -> None:
         self._view.release()
+        self._owner.give_descriptor(self._path)
         # What was stored before must not be forgotten with the mapping.
         self._inode.observe()
         mapped = self._disk.mapped
@@ -281,11 +397,11 @@ class SimulatedMapping:
 class SimulatedFileLock:
     """A `Lock`."""
 
-    def __init__(self, locked: set[PurePosixPath], path: PurePosixPath) -> None:
-        self._locked, self._path = locked, path
+    def __init__(self, owner: SimulatedFileSystem, path: Path) -> None:
+        self._owner, self._path = owner, path
 
     def release(self) -> None:
-        self._locked.discard(self._path)
+        self._owner.unlock(self._path)
 
 
 @lru_cache(1000)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import gc
+import importlib.util
+import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, final
 
 import numpy as np
@@ -11,7 +16,10 @@ import numpy as np
 from commitbus.broker.store.check import check_store
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
+from commitbus.broker.store.store_reader import StoreReader
+from commitbus.commitlog.errors import OffsetOutOfRangeError, ReadFailedError
 from commitbus.commitlog.framed import FramedBatch
+from commitbus.commitlog.kernels import KernelChoice, choice
 from commitbus.commitlog.record_format import encode_properties, record_size
 from commitbus.commitlog.types import (
     AppendResult,
@@ -22,7 +30,7 @@ from commitbus.commitlog.types import (
 from commitbus.flush.policy import FlushMode, FlushPolicy
 from tests.simulation.disk import Disk, Inode
 from tests.simulation.files import Faults, SimulatedFileSystem
-from tests.simulation.oracle import Found, QueueKey
+from tests.simulation.oracle import Found, Oracle, QueueKey, Seen
 from tests.simulation.scheduler import START_MS, Scheduler, SimulationError
 from tests.simulation.threads import SimulatedClock, installed
 
@@ -90,11 +98,11 @@ class Process:
     def run(self, function: Callable[[], None]) -> bool:
         """Run it; return whether it ended by itself. Raises what went wrong."""
         try:
-            with _stores_seen(self.disk), installed(self.scheduler):
+            with _kernels_of(self.scheduler), installed(self.scheduler):
                 return self.scheduler.run(function)
         finally:
             # A dead process holds nothing.
-            ownership._held.discard(STORE)
+            getattr(ownership, "_held", set()).clear()
 
     def open(self, config: StoreConfig) -> MessageStore:
         """Open the store.
@@ -107,18 +115,108 @@ class Process:
             raise SimulationError(store.recovery_summary)
         return store
 
+    def look_at(self, store: MessageStore, oracle: Oracle) -> Seen:
+        """Return what a store shows, of its queues and of those that the oracle knows.
+
+        Retention may run beside: looked at again until nothing changes meanwhile.
+        """
+        while True:
+            found = all_found(store)
+            keys = sorted({*oracle.queues, *found})
+            seen = Seen(
+                found,
+                {key: store.min_offset(*key) for key in keys},
+                {key: store.queue_end(*key) for key in keys},
+                store.min_physical_offset,
+                store.end_offset,
+                self.clock.true_ms(),
+            )
+            begins = {key: messages[0].queue_offset for key, messages in found.items() if messages}
+            if all(seen.first_offsets[key] == begin for key, begin in begins.items()):
+                return seen
+            self.scheduler.sleep(0.01)
+
+    @contextmanager
+    def everything_readable(self) -> Iterator[None]:
+        """Let a test look at files that the store cannot read."""
+        faults = self.faults
+        before, faults.reads_fail = faults.reads_fail, False
+        try:
+            yield
+        finally:
+            faults.reads_fail = before
+
+    def check_what_is_sound(self, config: StoreConfig, oracle: Oracle) -> None:
+        """See that nothing is missing in a store, just as it lies there, that the check calls sound.
+
+        Raises:
+            SimulationError: Something is.
+        """
+        if not self.files.is_directory(STORE / "commitlog"):
+            return
+        report = check_store(STORE, config=config, file_system=self.files)
+        unseen = report.problems or report.not_in_index or report.not_in_queue
+        if unseen or not report.was_closed_cleanly:
+            return
+        with MessageStore.open_read_only(STORE, config, file_system=self.files) as reader:
+            oracle.check_complete(
+                all_found(reader), reader.min_physical_offset, reader.end_offset
+            )
+
+    def check_descriptors(self, when: str) -> None:
+        """See that nothing of the store is open any more.
+
+        Raises:
+            SimulationError: Something is.
+        """
+        if self.files.descriptors:
+            # An error that was caught may keep the frames that it went through, and their files.
+            gc.collect()
+        if self.files.descriptors:
+            raise SimulationError(f"open after {when}: {sorted(self.files.descriptors)}")
+
+    def remove(self, names: Collection[str]) -> None:
+        """Remove, durably, files and directories of the store with what is in them."""
+        directories: set[Path] = set()
+        for path, _ in list(self.disk.files()):
+            if path.is_relative_to(STORE.relative_to("/")) and set(names) & set(path.parts):
+                self.files.remove(Path("/") / path)
+                directories.add(Path("/") / path.parent)
+        for directory in sorted(directories):
+            self.files.sync_directory(directory)
+
+    def remove_tree(self, directory: Path) -> None:
+        """Remove a directory and all that is in it, durably."""
+        files = self.files
+        for name in files.list_names(directory):
+            path = directory / name
+            if files.is_directory(path):
+                self.remove_tree(path)
+            else:
+                files.remove(path)
+        if files.is_directory(directory):
+            files.remove(directory)
+            files.sync_directory(directory.parent)
+
     def remove_derived(self) -> None:
         """Remove the consume queues and the index, which the log tells all about."""
-        for path, _ in list(self.disk.files()):
-            if {"consumequeue", "index"} & set(path.parts):
-                self.files.remove(Path("/") / path)
+        self.remove(("consumequeue", "index"))
 
     def check(self, config: StoreConfig) -> None:
         """Verify a store that was closed, as `commitbus check` does.
 
+        Unreadable pages are problems, or an error that says so, and all is well without them.
+
         Raises:
             SimulationError: It has problems.
         """
+        if any(inode.unreadable for _, inode in self.disk.files()):
+            with suppress(ReadFailedError):
+                check_store(STORE, config=config, file_system=self.files)
+        with self.everything_readable():
+            self._check(config)
+
+    def _check(self, config: StoreConfig) -> None:
         report = check_store(STORE, config=config, file_system=self.files)
         if not report.was_closed_cleanly:
             raise SimulationError("the abort file is there after a close")
@@ -126,26 +224,46 @@ class Process:
             raise SimulationError(f"commitbus check: {report.to_json()}")
 
 
-def found_in(store: MessageStore, key: QueueKey, start_at: int = 0) -> list[Found]:
-    """Return the messages of a queue as a consumer gets them.
+def found_in(
+    store: StoreReader,
+    key: QueueKey,
+    start_at: int = 0,
+    on_unreadable: Callable[[ReadFailedError], None] | None = None,
+) -> tuple[list[Found], int]:
+    """Return the messages of a queue as a consumer gets them, and where it goes on.
 
     Raises:
         SimulationError: The queue is not dense, or a record is another queue's.
+        ReadFailedError: A message cannot be read; with `on_unreadable`, that is told and the next
+            one is read.
     """
     found: list[Found] = []
-    units = store.fetch(*key, QueueOffset(start_at), _FETCH_MAX).units
-    for expected, unit in enumerate(units, start_at):
-        record = store.read(unit.physical_offset)
+    result = store.fetch(*key, QueueOffset(start_at), _FETCH_MAX)
+    units = result.units
+    for expected, unit in enumerate(units, units[0].queue_offset if units else 0):
+        try:
+            record = store.read(unit.physical_offset)
+        except ReadFailedError as error:
+            if on_unreadable is None:
+                raise
+            on_unreadable(error)
+            continue
+        except OffsetOutOfRangeError:
+            if unit.physical_offset >= store.min_physical_offset:
+                raise
+            # Retention was faster, and has deleted those before as well.
+            found.clear()
+            continue
         facts = (record.topic, record.queue_id, record.queue_offset, record.size_bytes)
         if facts != (*key, expected, unit.size_bytes) or unit.queue_offset != expected:
             raise SimulationError(f"{key} at queue offset {expected}: {unit} leads to {facts}")
         found.append(Found(record.body, unit.physical_offset, unit.size_bytes, expected))
-    return found
+    return found, result.next_offset
 
 
-def all_found(store: MessageStore) -> dict[QueueKey, list[Found]]:
+def all_found(store: StoreReader) -> dict[QueueKey, list[Found]]:
     """Return the messages of every queue."""
-    return {key: found_in(store, key) for key in store.queues()}
+    return {key: found_in(store, key)[0] for key in store.queues()}
 
 
 def check_watermark(disk: Disk, log_file_bytes: int, start_at: int, end: int) -> None:
@@ -189,3 +307,23 @@ def derived_files(disk: Disk) -> dict[str, list[bytes]]:
         elif "index" in path.parts:
             derived.setdefault("index", []).append(bytes(inode.cache))
     return derived
+
+
+@cache
+def _kernel_choices() -> tuple[KernelChoice, ...]:
+    """Return the kernels that there are. None of them changes while a store runs."""
+    if importlib.util.find_spec("numba") is None:
+        return (KernelChoice("python"),)
+    return (KernelChoice("python"), KernelChoice("numba"))
+
+
+@contextmanager
+def _kernels_of(scheduler: Scheduler) -> Iterator[None]:
+    """Let the seed choose the kernels, which otherwise real time does: when they are loaded."""
+    original, choices = choice._choice, _kernel_choices()
+    chosen = choices[zlib.crc32(str(scheduler.seed).encode()) % len(choices)]
+    choice._choice = lambda: chosen  # type: ignore[assignment]  # a function with a cache
+    try:
+        yield
+    finally:
+        choice._choice = original

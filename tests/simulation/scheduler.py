@@ -18,7 +18,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 START_MS: Final = 1_700_000_000_000
 
@@ -49,8 +49,19 @@ class Task:
         self.waits_for = ""
         self.timed_out = False
         self.is_over = False
+        self.died_of: BaseException | None = None
+        """What a shortage of memory ended it with."""
         self.joiners: deque[Task] = deque()
         self.thread: threading.Thread | None = None
+
+
+@final
+class Shortage(NamedTuple):
+    """Memory that is short, once, at the first point of a thread from a number of points on."""
+
+    from_point: int
+    thread: str
+    """How the name of the thread begins."""
 
 
 @final
@@ -64,8 +75,9 @@ class Scheduler:
         switch_probability: float = 0.15,
         traced_files: frozenset[str] = frozenset(),
         points_max: int = 400_000,
-        seconds_max: float = 3_600.0,
+        seconds_max: float = 86_400.0,
     ) -> None:
+        self.seed = seed
         self.rng = repeatable(seed)
         self.now_s = 0.0
         self.points = 0
@@ -75,6 +87,9 @@ class Scheduler:
         self.on_death: Callable[[], None] | None = None
         """Called once, at the moment of death, before any thread cleans up."""
         self.dies_at: int | None = None
+        self.shortage: Shortage | None = None
+        self.was_short_in: Task | None = None
+        """The task that got the `MemoryError`."""
         self.trail: deque[str] = deque(maxlen=60)
         """The last points, for the report of a failure."""
         self.digest = 0
@@ -89,8 +104,12 @@ class Scheduler:
 
     # What tasks call
 
-    def point(self, label: str) -> None:
-        """Perhaps let another task go on, perhaps end it all."""
+    def point(self, label: str, *, may_fail: bool = True) -> None:
+        """Perhaps let another task go on, perhaps end it all.
+
+        Raises:
+            MemoryError: It is short here, which only happens where it `may_fail`.
+        """
         if self.is_dead:
             raise Killed
         self.points += 1
@@ -104,6 +123,19 @@ class Scheduler:
             self.fail(SimulationError(f"no end after {self.points} points"))
         if len(self._runnable) > 1 and self.rng.random() < self._switch_probability:
             self._hand_over()
+        if self.shortage is not None and may_fail:
+            self._perhaps_be_short(self.shortage)
+
+    def _perhaps_be_short(self, shortage: Shortage) -> None:
+        if self.points < shortage.from_point:
+            return
+        if self.current.name.startswith(shortage.thread):
+            self.shortage, self.was_short_in = None, self.current
+            raise MemoryError("simulated")
+
+    def dead_threads(self) -> list[str]:
+        """Return the names of the threads that a shortage of memory ended."""
+        return [task.name for task in self._tasks if task.died_of is not None]
 
     def sleep(self, seconds: float) -> None:
         """Let virtual time pass for this task."""
@@ -146,7 +178,10 @@ class Scheduler:
             except Killed:
                 pass
             except BaseException as error:  # noqa: BLE001 - it is handed to the main task
-                self._note(error)
+                if self.was_short_in is task and not self.is_dead:
+                    task.died_of = error
+                else:
+                    self._note(error)
             finally:
                 sys.settrace(None)
                 self._end(task)

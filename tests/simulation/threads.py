@@ -31,8 +31,12 @@ class SimulatedClock:
         self._scheduler, self._start_ms = scheduler, start_ms
         self.error_ms = 0
 
+    def true_ms(self) -> int:
+        """Return what a clock that is right would say."""
+        return self._start_ms + int(self._scheduler.now_s * 1000)
+
     def now_ms(self) -> int:
-        return self._start_ms + int(self._scheduler.now_s * 1000) + self.error_ms
+        return self.true_ms() + self.error_ms
 
     def monotonic_s(self) -> float:
         return self._scheduler.now_s
@@ -71,8 +75,12 @@ class SimulatedLock:
         self._waiters: deque[Task] = deque()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002 - the signature of threading.Lock
+        self._scheduler.point("lock")
+        return self.take(blocking=blocking, timeout=timeout)
+
+    def take(self, *, blocking: bool = True, timeout: float = -1) -> bool:
+        """Acquire, without a point before."""
         scheduler = self._scheduler
-        scheduler.point("lock")
         while self._owner is not None:
             if not blocking:
                 return False
@@ -126,7 +134,9 @@ class SimulatedCondition:
     def wait(self, timeout: float | None = None) -> bool:
         self._lock.release()
         was_woken = self._scheduler.block(self._waiters, timeout, "a condition")
-        self._lock.acquire()
+        # Memory is never short here: a thread always gets back the lock that it gave up.
+        self._scheduler.point("lock", may_fail=False)
+        self._lock.take()
         return was_woken
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
