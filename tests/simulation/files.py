@@ -37,6 +37,8 @@ class Faults:
     """Files, directories, mappings and locks that may be open at a time; one more is EMFILE."""
     memory_failure_probability: float = 0.0
     """Of each mapping, and each reservation of blocks: ENOMEM, nothing is done."""
+    may_lock_memory: bool = True
+    """Whether pages of a mapping stay in memory when that is asked for."""
     cold_probability: float = 0.0
     """Of each read that is not to wait: a disk would have to be waited for."""
     reads_fail: bool = True
@@ -86,10 +88,9 @@ class SimulatedFileSystem:
 
     def take_memory(self) -> None:
         """Need memory of the kernel. ENOMEM."""
-        if self.faults.memory_failure_probability > 0:
-            if self.scheduler.rng.random() < self.faults.memory_failure_probability:
-                self.shortages += 1
-                raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        if 0 < self.faults.memory_failure_probability > self.scheduler.rng.random():
+            self.shortages += 1
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     def open(self, path: Path, *, writable: bool = True, create: bool = False) -> SimulatedFile:
         where = _relative(path)
@@ -206,7 +207,11 @@ class SimulatedFile:
     """A `File`. As with the kernel's, its errors name no path: who knows it must say it."""
 
     def __init__(
-        self, owner: SimulatedFileSystem, inode: Inode, path: Path, writable: bool  # noqa: FBT001 - one caller
+        self,
+        owner: SimulatedFileSystem,
+        inode: Inode,
+        path: Path,
+        writable: bool,  # noqa: FBT001 - one caller
     ) -> None:
         self._owner, self.inode, self.path, self._writable = owner, inode, path, writable
         self._is_open = True
@@ -376,8 +381,17 @@ class SimulatedMapping:
     def advise_random(self) -> None:
         """Nothing reads ahead."""
 
+    def is_resident(self, position: int, length: int) -> bool:
+        """Nothing is evicted, unless it is unreadable or memory may not be locked."""
+        return self._can_be_held(position, length)
+
     def lock(self, position: int, length: int) -> bool:
-        """Nothing is evicted, unless it is unreadable."""
+        """As `is_resident`."""
+        return self._can_be_held(position, length)
+
+    def _can_be_held(self, position: int, length: int) -> bool:
+        if not self._owner.faults.may_lock_memory:
+            return False
         first, last = position // PAGE_BYTES, -(-(position + length) // PAGE_BYTES)
         return self._inode.unreadable.isdisjoint(range(first, last))
 

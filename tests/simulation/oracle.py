@@ -130,9 +130,7 @@ class Oracle:
 
     # What the store says
 
-    def sending(
-        self, queue: QueueKey, bodies: Sequence[bytes], *, now_ms: int = 0
-    ) -> list[Sent]:
+    def sending(self, queue: QueueKey, bodies: Sequence[bytes], *, now_ms: int = 0) -> list[Sent]:
         """A producer is about to put these."""
         if len(bodies) > 1:
             self._batches += 1
@@ -179,7 +177,9 @@ class Oracle:
                 f"{queue} at queue offset {found.queue_offset}: the topic was deleted since"
             )
 
-    def passed_over(self, queue: QueueKey, start: int, end: int, log_begin: int, now_ms: int) -> None:
+    def passed_over(
+        self, queue: QueueKey, start: int, end: int, log_begin: int, now_ms: int
+    ) -> None:
         """A consumer asked for [start, end) of a queue and was shown what lies behind.
 
         Raises:

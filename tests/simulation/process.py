@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
@@ -159,9 +159,7 @@ class Process:
         if unseen or not report.was_closed_cleanly:
             return
         with MessageStore.open_read_only(STORE, config, file_system=self.files) as reader:
-            oracle.check_complete(
-                all_found(reader), reader.min_physical_offset, reader.end_offset
-            )
+            oracle.check_complete(all_found(reader), reader.min_physical_offset, reader.end_offset)
 
     def check_descriptors(self, when: str) -> None:
         """See that nothing of the store is open any more.

@@ -91,9 +91,7 @@ def _bodies(store: StoreReader) -> dict[QueueKey, list[bytes]]:
     return {key: [item.body for item in found] for key, found in all_found(store).items()}
 
 
-def _compare(
-    salvaged: dict[QueueKey, list[bytes]], expected: dict[QueueKey, list[bytes]]
-) -> None:
+def _compare(salvaged: dict[QueueKey, list[bytes]], expected: dict[QueueKey, list[bytes]]) -> None:
     """Hold queues against those of the store. Messages of deleted topics are there before."""
     for key, bodies in expected.items():
         if salvaged.get(key, [])[-len(bodies) :] != bodies and bodies:

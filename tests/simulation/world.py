@@ -41,6 +41,7 @@ class World:
         process, rng, faults = self._process, self._process.scheduler.rng, self._process.faults
         if Theme.FAILING_READS in self._themes:
             faults.cold_probability = rng.choice((0.0, 0.2, 1.0))
+            faults.may_lock_memory = rng.random() < 0.7
         if Theme.SHORTAGES in self._themes and rng.random() < 0.2:
             faults.descriptors_max = rng.randrange(12)
         if Theme.FULL_DISK_STARTS in self._themes and rng.random() < 0.4:
@@ -119,8 +120,10 @@ class World:
 
 
 def pages_at_rest(process: Process, log_end: int) -> list[tuple[Inode, int]]:
-    """Return (file, page of 4 KiB) of the log below `log_end`, and of queue files behind which
-    there is another: what the kernel may have forgotten, and nobody writes to."""
+    """Return (file, page of 4 KiB) of what the kernel may have forgotten, and nobody writes to.
+
+    Of the log that is what lies below `log_end`, of queues the files behind which is another.
+    """
     files = list(process.disk.files())
     pages: list[tuple[Inode, int]] = []
     newest = {path.parent: path for path, _ in files}
@@ -145,5 +148,3 @@ def make_readable(process: Process) -> bool:
         found |= bool(inode.unreadable)
         inode.unreadable.clear()
     return found
-
-
