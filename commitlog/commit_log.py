@@ -398,17 +398,25 @@ class CommitLog(LogReader):
         """Under the lock: go on in the next file, after closing the current one with a blank."""
         # First what can fail; until the next file is there the current one is as it was.
         following = self._preparer.next_file(self._files.end_of_files)
+        rest = self._files.file_size - self._position
+        try:
+            following.map()
+            if self._file is not None:
+                end = self._position + BLANK_RECORD_BYTES
+                self._hold(end, end)
+        except BaseException:
+            # Nobody has it, and the next attempt makes it anew.
+            following.delete()
+            raise
         if self._file is not None:
-            rest = self._files.file_size - self._position
-            end = self._position + BLANK_RECORD_BYTES
-            self._hold(end, end)
             SIZE_AND_MAGIC.pack_into(self._buffer, self._position, 0, BLANK_MAGIC_CODE)
             SIZE.pack_into(self._buffer, self._position, rest)
         self._files.add(following)
         self._write_to(following, 0)
 
     def _write_to(self, file: MappedFile, position: int) -> None:
-        buffer = file.map()
+        """Append to a mapped file from a position on."""
+        buffer = file.buffer
         if self._file is not None:
             self._file.unmap()
         self._file, self._buffer = file, buffer
@@ -513,6 +521,7 @@ class CommitLog(LogReader):
             file = self._files.find(end)
             if file is not None:
                 # Reserves its blocks: RocketMQ, and a copy of the store, leave it sparse.
+                file.map()
                 self._write_to(file, end - file.base_offset)
 
     def delete_before(self, physical_offset: PhysicalOffset) -> int:

@@ -334,9 +334,11 @@ class MappedFile:
             # First, and under the lock: nobody then opens a file that is not there any more.
             self._deleted = True
             self._file = None
-        # Somebody else may have removed it before: that must not keep other files.
-        with suppress(FileNotFoundError):
+        try:
             self._file_system.remove(self.path)
+        except BaseException:
+            self._deleted = False
+            raise
         self.close()
 
     def _descriptor(self) -> File:

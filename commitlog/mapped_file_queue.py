@@ -85,6 +85,7 @@ class MappedFileQueue:
     __slots__ = (
         "_directory_dirty",
         "_is_deleted",
+        "_is_removal_durable",
         "_lock",
         "directory",
         "file_size",
@@ -110,6 +111,7 @@ class MappedFileQueue:
         self.file_system = file_system
         self._directory_dirty = False
         self._is_deleted = False
+        self._is_removal_durable = True
         self._lock = threading.Lock()
 
     def load(self) -> None:
@@ -287,15 +289,37 @@ class MappedFileQueue:
         """Remove the files that end at or before `offset`; return how many.
 
         The last file always stays: it tells where the next byte goes.
+
+        Raises:
+            OSError: One could not be removed, durably. The next call goes on with it.
         """
-        with self._lock:
-            gone = [f for f in self.files[:-1] if f.base_offset + self.file_size <= offset]
-            self.files = self.files[len(gone) :]
-        for file in gone:
-            file.delete()
-            # One by one: a power cut that brought an older file back alone would leave a gap.
+        count = 0
+        while (file := self._first_before(offset)) is not None:
+            # One by one, durably, also after an error: a power cut that brought an older file back
+            # alone would leave a gap.
+            self._sync_removal()
+            with self._lock:
+                self.files = self.files[1:]
+            try:
+                file.delete()
+            except BaseException:
+                with self._lock:
+                    self.files = (file, *self.files)
+                raise
+            self._is_removal_durable = False
+            self._sync_removal()
+            count += 1
+        return count
+
+    def _sync_removal(self) -> None:
+        if not self._is_removal_durable:
             self.file_system.sync_directory(self.directory)
-        return len(gone)
+            self._is_removal_durable = True
+
+    def _first_before(self, offset: int) -> MappedFile | None:
+        files = self.files
+        ends_before = len(files) > 1 and files[0].base_offset + self.file_size <= offset
+        return files[0] if ends_before else None
 
     def delete(self) -> None:
         """Remove all files, and the directory if nothing else is in it."""

@@ -167,6 +167,35 @@ def test_old_files_are_deleted_whole(open_queue: Callable[..., MappedFileQueue])
     assert queue.files == ()
 
 
+def test_a_deletion_that_failed_goes_on_with_the_same_file(
+    open_queue: Callable[..., MappedFileQueue], faulty: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that forgot the rest would delete the file behind it next, and leave a gap."""
+    queue = filled(open_queue(), 6)
+    faulty.failing["sync_directory"] = errno.EIO
+    with pytest.raises(OSError, match="EIO"):
+        queue.delete_before(3 * SIZE)
+    # Not even another file goes before the removal of the first one is durable.
+    with pytest.raises(OSError, match="EIO"):
+        queue.delete_before(3 * SIZE)
+    assert names(queue) == [number * SIZE for number in range(1, 6)]
+    faulty.failing.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(faulty, "remove", lambda path: refuse())
+        with pytest.raises(OSError, match="refused"):
+            queue.delete_before(3 * SIZE)
+    assert queue.min_offset == SIZE
+    file = queue.find(SIZE)
+    assert file is not None
+    assert file.read(0, 1) == bytes([2])
+    assert queue.delete_before(4 * SIZE) == 3
+    assert names(queue) == [4 * SIZE, 5 * SIZE]
+
+
+def refuse() -> None:
+    raise OSError(errno.EROFS, "refused")
+
+
 def test_deleting_leaves_alien_files_and_their_directory(
     open_queue: Callable[..., MappedFileQueue],
 ) -> None:

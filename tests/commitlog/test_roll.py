@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from commitbus.commitlog.commit_log import CommitLog
-from commitbus.commitlog.errors import DiskFullError, StoreClosedError, StoreReadOnlyError
+from commitbus.commitlog.errors import (
+    DiskFullError,
+    OutOfResourcesError,
+    StoreClosedError,
+    StoreReadOnlyError,
+)
 from commitbus.commitlog.record_format import BLANK_MAGIC_CODE, SIZE_AND_MAGIC
 from commitbus.commitlog.recovery import recover_normally
 from commitbus.commitlog.types import OutgoingMessage, PhysicalOffset
@@ -95,6 +100,30 @@ def test_without_room_for_the_next_file_nothing_changes(
         log.roll()
     assert log.end_offset == first.end_offset
     assert log.append(message()).physical_offset == first.end_offset
+
+
+def test_a_file_that_cannot_be_mapped_is_not_one_of_the_log(
+    open_log: OpenLog, message: Make, faulty: Any
+) -> None:
+    """Without memory for its mapping the next file would stay empty, and the log have a hole."""
+    log = open_log()
+    faulty.failing["map"] = errno.ENOMEM
+    for _ in range(2):
+        with pytest.raises(OutOfResourcesError):
+            log.append(message())
+    faulty.failing.clear()
+    first = log.append(message())
+    assert first.physical_offset == 0
+    faulty.failing["map"] = errno.ENOMEM
+    for _ in range(2):
+        with pytest.raises(OutOfResourcesError):
+            log.roll()
+    assert log.append(message()).physical_offset == first.end_offset
+    faulty.failing.clear()
+    log.roll()
+    assert log.append(message()).physical_offset == FILE
+    requests, _ = log.dispatch_requests(PhysicalOffset(0), log.end_offset, 10)
+    assert [request.queue_offset for request in requests] == [0, 1, 2]
 
 
 def test_a_log_that_takes_no_messages_is_not_rolled(open_log: OpenLog, message: Make) -> None:
