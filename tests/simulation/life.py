@@ -49,7 +49,7 @@ class Life:
         self._producers_are_done = False
         self._arrived: dict[QueueKey, int] = {}
         self._durable_end = 0
-        self._pauses_s = (0.001, 0.001, 0.05, 0.05, 2.0, 2.0)
+        self._pauses_s: tuple[float, ...] = (0.001, 0.001, 0.05, 0.05, 2.0, 2.0)
         if simulation.config.retention is not None:
             self._pauses_s = (*self._pauses_s, AGES_KNOWN_S)
         self._is_sync = simulation.config.flush.mode is FlushMode.SYNC_FLUSH
@@ -112,25 +112,21 @@ class Life:
 
         `may_be_raw`: of the disk an `OSError` may come, too, as the called method says.
         """
-        if self.failed and isinstance(error, StoreError):
-            return True
         files = self.process.files
-        if self.process.scheduler.was_short_in is not None and isinstance(error, StoreError):
+        is_struck = self.failed or self.process.scheduler.was_short_in is not None
+        if isinstance(error, StoreError) and is_struck:
             return True
         if isinstance(error, FlushFailedError):
             return files.sync_failures > 0
         if isinstance(error, ReadFailedError | StoreDamagedError):
             return files.read_failures > 0
-        if isinstance(error, DiskFullError):
-            # There may be room again by the time that this is looked at.
-            return True
         cause = error if isinstance(error, OSError) else error.__cause__
         number = cause.errno if isinstance(cause, OSError) else None
         if number in (errno.EMFILE, errno.ENOMEM):
             return files.shortages > 0
-        if may_be_raw and number == errno.ENOSPC:
-            return True
-        return may_be_raw and number == errno.EIO and files.sync_failures > 0
+        # There may be room again by the time that this is looked at.
+        is_full = isinstance(error, DiskFullError) or (may_be_raw and number == errno.ENOSPC)
+        return is_full or (may_be_raw and number == errno.EIO and files.sync_failures > 0)
 
     # What the store says by itself
 

@@ -237,8 +237,8 @@ class Oracle:
             messages, first = seen.found.get(key, ()), seen.first_offsets[key]
             if messages and messages[0].queue_offset != first:
                 raise SimulationError(f"{key} begins at {first}, found {messages[0].queue_offset}")
-            for message in messages:
-                self._identify(key, message)
+            for item in messages:
+                self._identify(key, item)
             end = first + len(messages)
             self._check_lost(key, end, seen.log_end, power_cut=power_cut)
             self._check_end(key, end)

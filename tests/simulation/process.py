@@ -147,7 +147,7 @@ class Process:
             faults.reads_fail = before
 
     def check_what_is_sound(self, config: StoreConfig, oracle: Oracle) -> None:
-        """See that nothing is missing in a store, just as it lies there, that the check calls sound.
+        """See that nothing is missing in a store, as it lies there, that the check calls sound.
 
         Raises:
             SimulationError: Something is.
