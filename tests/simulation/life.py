@@ -49,9 +49,6 @@ class Life:
         self._producers_are_done = False
         self._arrived: dict[QueueKey, int] = {}
         self._durable_end = 0
-        self._pauses_s: tuple[float, ...] = (0.001, 0.001, 0.05, 0.05, 2.0, 2.0)
-        if simulation.config.retention is not None:
-            self._pauses_s = (*self._pauses_s, AGES_KNOWN_S)
         self._is_sync = simulation.config.flush.mode is FlushMode.SYNC_FLUSH
 
     def run(self) -> None:
@@ -163,7 +160,9 @@ class Life:
             if not self._put(store):
                 return
             if self.rng.random() < 0.3:
-                self.process.scheduler.sleep(self.rng.choice(self._pauses_s))
+                self.process.scheduler.sleep(self.rng.choice((0.001, 0.05, 2.0)))
+            if self.simulation.config.retention is not None and self.rng.random() < 0.02:
+                self.process.scheduler.sleep(AGES_KNOWN_S)
 
     def _put(self, store: MessageStore) -> bool:
         """Put a message or a batch, and perhaps wait for it; return whether to go on."""
