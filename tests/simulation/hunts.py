@@ -10,7 +10,7 @@ from tests.simulation.disk import Disk
 from tests.simulation.files import Faults
 from tests.simulation.oracle import Oracle
 from tests.simulation.process import Process, message, store_config
-from tests.simulation.scheduler import START_MS, Scheduler
+from tests.simulation.scheduler import START_MS, Scheduler, SimulationError
 
 _ROUNDS: Final = 12
 _QUEUES: Final = 4
@@ -28,7 +28,7 @@ def topics_come_and_go(seed: int) -> None:
     oracle = Oracle(is_sync=True)
 
     def fail(error: StoreError) -> None:
-        scheduler.fail(error)
+        scheduler.fail(SimulationError(f"the store fails: {error!r}"))
 
     def run() -> None:
         store = process.open(config)

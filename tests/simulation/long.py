@@ -18,8 +18,8 @@ from itertools import product
 import pytest
 
 from commitbus.flush.policy import FlushMode
+from tests.simulation.bugs import BUGS, find
 from tests.simulation.images import HISTORIES, crash_everywhere
-from tests.simulation.planted import BUGS, find
 from tests.simulation.scheduler import SimulationError
 from tests.simulation.workload import simulate
 

@@ -1,15 +1,11 @@
-"""Bugs to plant: each a mistake that a store could have, each to be found by the tests here.
-
-A bug replaces a function of the production code. Whoever adds a promise to the store adds the bug
-that breaks it, and sees it found.
-"""
+"""Mistakes of the store as such: durability, recovery, dispatching."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Any
 
 import pytest
 
@@ -29,44 +25,13 @@ from commitbus.flush.policy import FlushMode
 from commitbus.flush.watermark import DurableWatermark
 from commitbus.indexfile.index_file import IndexFile
 from commitbus.indexfile.index_service import IndexService
+from tests.simulation.bugs import bug
 from tests.simulation.images import (
     crash_everywhere,
     lost_stays_lost,
     power_cut_after_failed_sync,
     unacknowledged,
 )
-from tests.simulation.scheduler import SimulationError
-from tests.simulation.workload import simulate
-
-SEEDS_MAX: Final = 40
-Plant = Callable[[pytest.MonkeyPatch], None]
-
-
-@final
-class Bug(NamedTuple):
-    """A mistake and how to make it."""
-
-    name: str
-    mistake: str
-    seed: int
-    """Where it was found, and where the search begins."""
-    hunt: Callable[[int], object]
-    """What finds it, given a seed: the simulation, or something that comes to the point sooner."""
-    plant: Plant
-
-
-BUGS: Final[list[Bug]] = []
-
-
-def find(bug: Bug, patch: pytest.MonkeyPatch) -> int | None:
-    """Plant a bug and return the seed that finds it, None if none of `SEEDS_MAX` does."""
-    bug.plant(patch)
-    for seed in range(bug.seed, bug.seed + SEEDS_MAX):
-        try:
-            bug.hunt(seed)
-        except SimulationError:
-            return seed
-    return None
 
 
 def crash_images(seed: int) -> None:
@@ -81,23 +46,12 @@ def crash_images(seed: int) -> None:
     )
 
 
-def _bug(
-    mistake: str, *, seed: int = 0, hunt: Callable[[int], object] = simulate
-) -> Callable[[Plant], Plant]:
-    def register(plant: Plant) -> Plant:
-        name = plant.__name__.strip("_").replace("_", "-")
-        BUGS.append(Bug(name, mistake, seed, hunt, plant))
-        return plant
-
-    return register
-
-
-@_bug("a message is acknowledged before the fsync that covers it", seed=6)
+@bug("a message is acknowledged before the fsync that covers it", seed=6)
 def _ack_before_fsync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FlushService, "wait_durable", lambda *_: True)
 
 
-@_bug("a flush over several log files syncs only the last of them")
+@bug("a flush over several log files syncs only the last of them")
 def _skip_a_file(patch: pytest.MonkeyPatch) -> None:
     def flush(self: MappedFileQueue, start_at: int, end: int) -> None:
         self._sync_names()
@@ -108,7 +62,7 @@ def _skip_a_file(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MappedFileQueue, "flush", flush)
 
 
-@_bug("a flush skips the page that the previous flush ended in")
+@bug("a flush skips the page that the previous flush ended in")
 def _skip_a_page(patch: pytest.MonkeyPatch) -> None:
     original = CommitLog.flush
 
@@ -120,12 +74,12 @@ def _skip_a_page(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CommitLog, "flush", flush)
 
 
-@_bug("names of new and deleted files are never synced")
+@bug("names of new and deleted files are never synced")
 def _names_not_synced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MappedFileQueue, "_sync_names", lambda _: None)
 
 
-@_bug("the log is cut at a page instead of at the end of the last whole record")
+@bug("the log is cut at a page instead of at the end of the last whole record")
 def _wrong_truncation(patch: pytest.MonkeyPatch) -> None:
     original = recovery._Recovery._find_end
 
@@ -136,12 +90,12 @@ def _wrong_truncation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery._Recovery, "_find_end", find_end)
 
 
-@_bug("the bytes behind a cut are not zeroed", hunt=lost_stays_lost)
+@bug("the bytes behind a cut are not zeroed", hunt=lost_stays_lost)
 def _cut_bytes_not_zeroed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MappedFile, "zero_from", lambda *_: False)
 
 
-@_bug("the watermark runs ahead of the data")
+@bug("the watermark runs ahead of the data")
 def _watermark_ahead(patch: pytest.MonkeyPatch) -> None:
     original = DurableWatermark.publish
 
@@ -151,7 +105,7 @@ def _watermark_ahead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DurableWatermark, "publish", publish)
 
 
-@_bug("log files are mapped without blocks being reserved")
+@bug("log files are mapped without blocks being reserved")
 def _sparse_file(patch: pytest.MonkeyPatch) -> None:
     original = MappedFile.create
 
@@ -162,7 +116,7 @@ def _sparse_file(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MappedFile, "reserve", lambda *_: None)
 
 
-@_bug("a doorbell takes its mark off before it clears the event", seed=8)
+@bug("a doorbell takes its mark off before it clears the event", seed=8)
 def _lost_wake_up(patch: pytest.MonkeyPatch) -> None:
     def wait(self: Doorbell, timeout_s: float | None = None) -> bool:
         rung = self._event.wait(timeout_s)
@@ -173,7 +127,7 @@ def _lost_wake_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Doorbell, "wait", wait)
 
 
-@_bug("reput is not woken after a flush", seed=1)
+@bug("reput is not woken after a flush", seed=1)
 def _reput_sleeps_on(patch: pytest.MonkeyPatch) -> None:
     original = FlushService.add_listener
     patch.setattr(
@@ -183,7 +137,7 @@ def _reput_sleeps_on(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@_bug("the index resumes one entry too late")
+@bug("the index resumes one entry too late")
 def _index_off_by_one(patch: pytest.MonkeyPatch) -> None:
     original = IndexService._find_where_to_resume
 
@@ -194,12 +148,12 @@ def _index_off_by_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IndexService, "_find_where_to_resume", find_where_to_resume)
 
 
-@_bug("entries of messages behind the log's new end stay in the index", hunt=crash_images)
+@bug("entries of messages behind the log's new end stay in the index", hunt=crash_images)
 def _index_not_truncated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IndexService, "truncate", lambda *_: None)
 
 
-@_bug("after an unclean stop the slots of the index are taken as they are in the file")
+@bug("after an unclean stop the slots of the index are taken as they are in the file")
 def _index_slots_not_derived(patch: pytest.MonkeyPatch) -> None:
     original = IndexFile.cut
 
@@ -209,27 +163,27 @@ def _index_slots_not_derived(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IndexFile, "cut", cut)
 
 
-@_bug("in SYNC_FLUSH the end of the log is shown, not the durable end", seed=1)
+@bug("in SYNC_FLUSH the end of the log is shown, not the durable end", seed=1)
 def _confirm_offset_too_high(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MessageStore, "confirm_offset", property(lambda self: self._log.end_offset))
 
 
-@_bug("the checkpoint is saved without the queues being flushed")
+@bug("the checkpoint is saved without the queues being flushed")
 def _checkpoint_ahead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumeQueueStore, "flush", lambda _: None)
 
 
-@_bug("a clean close saves no checkpoint and flushes no queue")
+@bug("a clean close saves no checkpoint and flushes no queue")
 def _close_flushes_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CheckpointService, "save", lambda _: None)
 
 
-@_bug("after an unclean stop the queues are taken as they are", seed=6)
+@bug("after an unclean stop the queues are taken as they are", seed=6)
 def _queues_not_truncated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumeQueueStore, "truncate", lambda *_: None)
 
 
-@_bug("a batch is appended message by message", seed=3)
+@bug("a batch is appended message by message", seed=3)
 def _batch_torn(patch: pytest.MonkeyPatch) -> None:
     def append_batch(self: CommitLog, messages: Sequence[OutgoingMessage]) -> list[AppendResult]:
         return [self.append(message) for message in messages]
@@ -237,7 +191,7 @@ def _batch_torn(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CommitLog, "append_batch", append_batch)
 
 
-@_bug("a failed fsync is tried again, and success believed")
+@bug("a failed fsync is tried again, and success believed")
 def _retried_fsync(patch: pytest.MonkeyPatch) -> None:
     original = MappedFile.flush
 
@@ -250,7 +204,7 @@ def _retried_fsync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MappedFile, "flush", flush)
 
 
-@_bug(
+@bug(
     "what a failed fsync left in memory is taken for durable at the next start",
     hunt=power_cut_after_failed_sync,
 )
@@ -258,7 +212,7 @@ def _not_written_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(start, "write_again", lambda *_: None)
 
 
-@_bug("warming the pages ahead of the writer overwrites the last of its own")
+@bug("warming the pages ahead of the writer overwrites the last of its own")
 def _warming_overwrites(patch: pytest.MonkeyPatch) -> None:
     original = MappedFile.warm
 

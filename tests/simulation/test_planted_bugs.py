@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.planted import BUGS, Bug, find
+from tests.simulation.bugs import BUGS, Bug, find
 
 
 def test_there_are_enough() -> None:
