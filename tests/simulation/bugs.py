@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Final, NamedTuple, final
 
 import pytest
@@ -33,7 +34,14 @@ class Bug(NamedTuple):
     plant: Plant
 
 
-BUGS: Final[list[Bug]] = []
+_BUGS: Final[list[Bug]] = []
+
+
+def all_bugs() -> list[Bug]:
+    """Return every planted bug."""
+    for name in ("planted", "planted_faults"):
+        import_module(f"tests.simulation.{name}")
+    return _BUGS
 
 
 def find(bug: Bug, patch: pytest.MonkeyPatch) -> int | None:
@@ -64,7 +72,7 @@ def bug(
 
     def register(plant: Plant) -> Plant:
         name = plant.__name__.strip("_").replace("_", "-")
-        BUGS.append(Bug(name, mistake, seed, hunt, plant))
+        _BUGS.append(Bug(name, mistake, seed, hunt, plant))
         return plant
 
     return register

@@ -2,6 +2,7 @@
 
 python -m tests.simulation.long --minutes 60          from a random seed on
 python -m tests.simulation.long --seed 17             one seed, with the store's log
+python -m tests.simulation.long --theme retention     likewise with one theme, or several
 python -m tests.simulation.long --planted             how soon each planted bug is found
 """
 
@@ -18,9 +19,10 @@ from itertools import product
 import pytest
 
 from commitbus.flush.policy import FlushMode
-from tests.simulation.bugs import BUGS, find
+from tests.simulation.bugs import all_bugs, find
 from tests.simulation.images import HISTORIES, crash_everywhere
 from tests.simulation.scheduler import SimulationError
+from tests.simulation.themes import Theme
 from tests.simulation.workload import simulate
 
 _SEEDS_PER_IMAGE_SEED = 200
@@ -35,16 +37,21 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=None, help="run this one only")
     parser.add_argument("--planted", action="store_true", help="plant each bug, and find it")
+    names = [theme.name.lower().replace("_", "-") for theme in Theme]
+    parser.add_argument("--theme", action="append", choices=names, help="instead of drawn ones")
     arguments = parser.parse_args()
     if arguments.planted:
         return _find_planted()
+    themes = None
+    if arguments.theme:
+        themes = frozenset(Theme[name.upper().replace("-", "_")] for name in arguments.theme)
     if arguments.seed is not None:
         logging.basicConfig(level=logging.INFO, stream=sys.stderr)
-        return _run(lambda: _say(simulate(arguments.seed)))
+        return _run(lambda: _say(simulate(arguments.seed, themes)))
     # The store's warnings about simulated disks are of no interest as long as no seed fails.
     logging.disable(logging.CRITICAL)
     first = secrets.randbelow(1 << 40) if arguments.first is None else arguments.first
-    return _run(lambda: _run_long(first, arguments.minutes * 60))
+    return _run(lambda: _run_long(first, arguments.minutes * 60, themes))
 
 
 def _say(text: object) -> None:
@@ -60,11 +67,11 @@ def _run(function: Callable[[], None]) -> int:
     return 0
 
 
-def _run_long(first: int, seconds: float) -> None:
+def _run_long(first: int, seconds: float, themes: frozenset[Theme] | None) -> None:
     began_s = said_s = time.monotonic()
     seed, messages, points = first, 0, 0
     while (now_s := time.monotonic()) - began_s < seconds:
-        outcome = simulate(seed)
+        outcome = simulate(seed, themes)
         messages, points = messages + outcome.messages, points + outcome.points
         if (seed - first) % _SEEDS_PER_IMAGE_SEED == 0:
             for history, mode in product(HISTORIES, FlushMode):
@@ -85,7 +92,7 @@ def _run_long(first: int, seconds: float) -> None:
 def _find_planted() -> int:
     logging.disable(logging.CRITICAL)
     missed = 0
-    for bug in BUGS:
+    for bug in all_bugs():
         began_s = time.process_time()
         with pytest.MonkeyPatch.context() as patch:
             seed = find(bug, patch)

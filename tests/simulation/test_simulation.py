@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.hunts import topics_come_and_go
 from tests.simulation.scheduler import Scheduler, SimulationError
+from tests.simulation.themes import Theme
 from tests.simulation.threads import SimulatedThreading
-from tests.simulation.workload import simulate
+from tests.simulation.workload import Simulation, simulate
 
 SEEDS_PER_TEST = 8
 
@@ -33,6 +35,28 @@ def test_every_promise_is_kept_in_more_seeds(first: int) -> None:
     """As above."""
     for seed in range(first, first + SEEDS_PER_TEST):
         simulate(seed)
+
+
+@pytest.mark.parametrize("theme", Theme, ids=lambda theme: theme.name.lower())
+def test_every_theme_is_survived(theme: Theme) -> None:
+    """Once alone, and once with what the seed draws besides."""
+    assert theme.name in simulate(0, frozenset({theme})).themes
+    simulate(1, frozenset({theme, *Simulation(1).themes}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", Theme, ids=lambda theme: theme.name.lower())
+def test_every_theme_is_survived_in_more_seeds(theme: Theme) -> None:
+    """As above."""
+    for seed in range(2000, 2000 + SEEDS_PER_TEST):
+        simulate(seed, frozenset({theme}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_topics_that_come_and_go_fail_no_flush(seed: int) -> None:
+    """Names vanish while a checkpoint is about to sync them."""
+    topics_come_and_go(seed)
 
 
 def test_one_seed() -> None:
@@ -56,6 +80,13 @@ def test_a_seed_does_the_same_in_another_process() -> None:
     ]
     assert outputs[0] == outputs[1]
     assert "digest" in outputs[0]
+
+
+def test_a_seed_does_the_same_whatever_was_before() -> None:
+    """Nothing of a seed is left in the process."""
+    first = [simulate(seed, frozenset(Theme)) for seed in range(2)]
+    for seed in range(1, -1, -1):
+        assert simulate(seed, frozenset(Theme)) == first[seed]
 
 
 # The scheduler itself
