@@ -335,7 +335,9 @@ class MappedFile:
             self._deleted = True
             self._file = None
         try:
-            self._file_system.remove(self.path)
+            # Somebody else may have removed it before: that must not keep other files.
+            with suppress(FileNotFoundError):
+                self._file_system.remove(self.path)
         except BaseException:
             self._deleted = False
             raise

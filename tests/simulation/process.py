@@ -97,12 +97,8 @@ class Process:
 
     def run(self, function: Callable[[], None]) -> bool:
         """Run it; return whether it ended by itself. Raises what went wrong."""
-        try:
-            with _kernels_of(self.scheduler), installed(self.scheduler):
-                return self.scheduler.run(function)
-        finally:
-            # A dead process holds nothing.
-            getattr(ownership, "_held", set()).clear()
+        with _kernels_of(self.scheduler), installed(self.scheduler):
+            return self.scheduler.run(function)
 
     def open(self, config: StoreConfig) -> MessageStore:
         """Open the store.
