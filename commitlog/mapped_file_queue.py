@@ -191,6 +191,7 @@ class MappedFileQueue:
         Raises:
             DiskFullError: There is no room. Nothing is left behind.
             FlushFailedError: It could not be made durable. Likewise; nothing was in it.
+            OutOfResourcesError: The process may open no more files. Likewise.
         """
         assert base_offset % self.file_size == 0, "base offsets are multiples of the file size"
         self._is_deleted = False
@@ -207,7 +208,7 @@ class MappedFileQueue:
             try:
                 file.flush()
                 self._sync_names()
-            except FlushFailedError:
+            except (FlushFailedError, OutOfResourcesError):
                 file.delete()
                 self._directory_dirty = True
                 raise

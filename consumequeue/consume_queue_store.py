@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from commitbus.commitlog.errors import (
     DiskFullError,
     FlushFailedError,
     NotAStoreError,
+    OutOfResourcesError,
     StoreClosedError,
 )
 from commitbus.commitlog.file_system import FileSystem
@@ -293,19 +295,22 @@ class ConsumeQueueStore:
 
         Raises:
             FlushFailedError: It failed. Never try again.
+            OutOfResourcesError: The process may open no more files. Trying again is right.
         """
         with self._lock:
             directories, self._new_names_in = self._new_names_in, set()
             queues = list(self._queues.values())
-        for queue in queues:
-            queue.flush()
-        for directory in sorted(directories):
-            try:
-                self._file_system.sync_directory(directory)
-            except FileNotFoundError:
-                continue  # The topic was deleted meanwhile.
-            except OSError as error:
-                raise FlushFailedError(directory, error) from error
+        try:
+            for queue in queues:
+                queue.flush()
+            for directory in sorted(directories):
+                # The topic may have been deleted meanwhile.
+                with suppress(FileNotFoundError):
+                    self._sync_names(directory)
+        except OutOfResourcesError:
+            with self._lock:
+                self._new_names_in |= directories
+            raise
 
     def warm(self) -> Iterator[int]:
         """Read the newest file of each queue into memory; yield how many are done, one by one."""
@@ -387,10 +392,24 @@ class ConsumeQueueStore:
         """Make it durable that queues of a topic were removed. FlushFailedError."""
         for directory in (self._directory, self._directory / topic):
             if is_plain_name(topic) and self._file_system.is_directory(directory):
-                try:
-                    self._file_system.sync_directory(directory)
-                except OSError as error:
-                    raise FlushFailedError(directory, error) from error
+                self._sync_names(directory)
+
+    def _sync_names(self, directory: Path) -> None:
+        """Make the names in a directory durable.
+
+        Raises:
+            FileNotFoundError: It is not there.
+            OutOfResourcesError: The process may open no more files.
+            FlushFailedError: It failed otherwise.
+        """
+        try:
+            self._file_system.sync_directory(directory)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise OutOfResourcesError(directory, error) from error
+            raise FlushFailedError(directory, error) from error
 
     def _forget_if_empty(self, key: tuple[str, int]) -> None:
         if self._queues[key].is_empty:

@@ -284,7 +284,7 @@ class SealedSegments:
         self._max_store_timestamps[segment.base_offset] = segment.max_store_timestamp
 
     def delete_before(self, physical_offset: int) -> None:
-        """Remove the manifests of log files that begin before an offset.
+        """Remove the manifests of log files that begin before an offset, durably.
 
         Raises:
             OSError: One could not be removed; the others before it are gone.
@@ -295,6 +295,9 @@ class SealedSegments:
             with suppress(FileNotFoundError):
                 self._file_system.remove(manifest_path(self._store, base_offset))
             del self._max_store_timestamps[base_offset]
+        if gone:
+            # Before the log files go: after a power cut a manifest would tell of a lost file.
+            self._file_system.sync_directory(self._store / SEALED_PATH)
 
     def forget_lost(self) -> None:
         """Hold those files for not sealed whose manifests somebody has removed.

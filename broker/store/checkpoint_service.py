@@ -130,10 +130,13 @@ class CheckpointService:
         self._index.flush()
         self._wait_durable(dispatched.physical_offset)
         self._watermark.sync()
+        indexed = self._index.last_full_timestamp
         checkpoint = StoreCheckpoint(
             physic_msg_timestamp=dispatched.store_timestamp,
             logics_msg_timestamp=dispatched.store_timestamp,
-            index_msg_timestamp=self._index.last_full_timestamp,
+            # Of messages that are gone, stored while the clock was ahead: they say nothing of later
+            # ones, whose timestamps are lower.
+            index_msg_timestamp=indexed if indexed <= dispatched.store_timestamp else 0,
         )
         offsets = FlushedOffsets(dispatched.physical_offset, self._index.last_full_offset)
         self._file.save(checkpoint, offsets)

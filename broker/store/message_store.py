@@ -271,6 +271,7 @@ class MessageStore(StoreReader):
         Raises:
             MessageRefusedError: It breaks a limit of the format.
             DiskFullError: There is no room for it, or for its place in a queue.
+            OutOfResourcesError: The process may open no more files. Likewise.
             DiskRatioError: The disk is fuller than the configured limit.
             StoreReadOnlyError: A flush failed before, messages can no longer be dispatched, or a
                 thread of the store died.

@@ -161,12 +161,13 @@ class StoreReader:
     def min_offset(self, topic: str, queue_id: int) -> QueueOffset:
         """Return the first queue offset that is stored.
 
-        Of a queue without a message the one that its first will have: 0, unless its topic was
-        deleted before.
+        Of a queue without a message the one that its first will have: 0, unless it had messages
+        before that are deleted.
         """
         queue = self._queues.queue(topic, queue_id)
-        if queue is None:
-            return self._queues.deleted.queue_end(topic, queue_id)
+        if queue is None or not queue.max_offset:
+            # Without a unit it may be in the making: its first queue offset is not 0 for certain.
+            return self._queues.noted_end(topic, queue_id)
         return queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> QueueOffset:
@@ -175,8 +176,8 @@ class StoreReader:
         Of a queue without a message as `min_offset`.
         """
         queue = self._queues.queue(topic, queue_id)
-        if queue is None:
-            return self._queues.deleted.queue_end(topic, queue_id)
+        if queue is None or not queue.max_offset:
+            return self._queues.noted_end(topic, queue_id)
         return self._visible_end(queue)
 
     def fetch(

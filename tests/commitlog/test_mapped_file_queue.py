@@ -13,6 +13,7 @@ from commitbus.commitlog.errors import (
     DiskFullError,
     FlushFailedError,
     NotAStoreError,
+    OutOfResourcesError,
     StoreDamagedError,
 )
 from commitbus.commitlog.mapped_file import FilePolicy, file_name
@@ -165,6 +166,22 @@ def test_old_files_are_deleted_whole(open_queue: Callable[..., MappedFileQueue])
     queue.delete()
     assert not queue.directory.exists()
     assert queue.files == ()
+
+
+def test_a_file_whose_name_cannot_be_synced_is_not_left_behind(
+    open_queue: Callable[..., MappedFileQueue], faulty: Any
+) -> None:
+    """For want of a descriptor: neither the file nor one of its own is kept."""
+    queue = filled(open_queue(), 1)
+    before = faulty.open_files
+    faulty.failing["sync_directory"] = errno.EMFILE
+    with pytest.raises(OutOfResourcesError):
+        queue.new_file(SIZE)
+    assert names(queue) == [0]
+    assert faulty.open_files == before
+    faulty.failing.clear()
+    queue.add(queue.new_file(SIZE))
+    assert names(queue) == [0, SIZE]
 
 
 def test_a_deletion_that_failed_goes_on_with_the_same_file(

@@ -18,6 +18,7 @@ from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import Host, OutgoingMessage
 from commitbus.flush.sealed import (
     BOUNDARY_BYTES,
+    SEALED_PATH,
     Boundary,
     ManifestError,
     SealedSegment,
@@ -160,15 +161,19 @@ def test_loading_keeps_what_belongs_to_the_log_and_removes_the_rest(tmp_path: Pa
     assert names == [f"{0:020}.json", "note"]
 
 
-def test_manifests_of_deleted_files_go(tmp_path: Path) -> None:
-    """Those below the log's new beginning."""
+def test_manifests_of_deleted_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those below the log's new beginning, durably: a log file goes after its manifest."""
+    synced: list[Path] = []
+    monkeypatch.setattr(RealFileSystem, "sync_directory", lambda _, path: synced.append(path))
     (tmp_path / "commitbus").mkdir()
     sealed = SealedSegments(tmp_path, FILES)
     for base_offset in (0, FILE):
         sealed.write(
             decode_manifest(_changed(base_offset=base_offset, end_offset=base_offset + FILE))
         )
+    synced.clear()
     sealed.delete_before(FILE)
+    assert synced == [tmp_path / SEALED_PATH]
     assert read_manifest(tmp_path, 0, FILES) is None
     assert sealed.max_store_timestamp(0) is None
     assert sealed.max_store_timestamp(FILE) == 9

@@ -135,6 +135,13 @@ def test_a_checkpoint_without_room_is_put_off(
     assert surroundings.checkpoint == StoreCheckpoint(1111, 1111, 99)
 
 
+def test_an_index_of_later_timestamps_vouches_for_nothing(surroundings: Surroundings) -> None:
+    """Retention let go what was stored while the clock was ahead: later timestamps are lower."""
+    surroundings.last_full_timestamp = 1112
+    surroundings.service.save()
+    assert surroundings.checkpoint == StoreCheckpoint(1111, 1111, 0)
+
+
 def test_it_notes_physical_offsets_with_the_checkpoint(surroundings: Surroundings) -> None:
     """Those of before the flushes, as the timestamps."""
     surroundings.service.save()

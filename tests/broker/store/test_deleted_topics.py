@@ -14,6 +14,7 @@ from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore, StoreReader
 from commitbus.commitlog.errors import NotAStoreError
 from commitbus.commitlog.types import AppendResult, OutgoingMessage, PhysicalOffset, QueueOffset
+from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.consumequeue.deleted_topics import DELETED_TOPICS_PATH
 from commitbus.flush.watermark import WATERMARK_PATH
 
@@ -228,3 +229,24 @@ def test_an_id_of_a_deleted_message_still_finds_it(
     result = put(store, make_message("Gone", body=b"still there"))
     store.delete_topic("Gone")
     assert store.read(PhysicalOffset(result.physical_offset)).body == b"still there"
+
+
+def test_a_queue_in_the_making_begins_where_the_topic_ended(
+    open_store: OpenStore, make_message: MakeMessage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its first file is made, nobody is told 0."""
+    store = open_store()
+    put(store, make_message("Gone"), 7)
+    store.delete_topic("Gone")
+    original = ConsumeQueue._begin_at
+    seen: list[tuple[int, int]] = []
+
+    def begin_at(self: ConsumeQueue, queue_offset: int) -> None:
+        seen.append((store.min_offset("Gone", 0), store.max_offset("Gone", 0)))
+        original(self, queue_offset)
+
+    monkeypatch.setattr(ConsumeQueue, "_begin_at", begin_at)
+    put(store, make_message("Gone"))
+    assert seen == [(7, 7)]
+    assert (store.min_offset("Gone", 0), store.max_offset("Gone", 0)) == (7, 8)
+    close_and_check(store)
