@@ -293,8 +293,12 @@ class ConsumeQueue:
         self.dispatched_to = last.end_offset if last else PhysicalOffset(0)
 
     def _cut(self, end: int) -> None:
-        """Keep the units below `end`; without any, nothing."""
-        if end <= self._min_offset:
+        """Keep the units below `end`; without any, nothing.
+
+        Hidden ones are kept: they tell where a queue goes on whose messages are all deleted.
+        """
+        has_hidden_only = self._min_offset == self._max_offset and self.dispatched_to > 0
+        if end <= self._min_offset and not has_hidden_only:
             self.delete()
             return
         self._tail = None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from commitbus.commitlog.errors import (
@@ -579,6 +579,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(STEPS, max_size=12))
+@example([("put", [("A", 1)]), ("delete_before", 1), ("put", [("A", 0)]), ("truncate", 2)])
 def test_any_history_leaves_what_a_dict_of_lists_holds(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
 ) -> None:
