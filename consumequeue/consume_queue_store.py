@@ -132,9 +132,12 @@ class ConsumeQueueStore:
         It should begin at 0, or where a note says that an earlier one ended. Seldom it begins
         later: when retention has removed the file with its older units, and `truncate` the rest.
         """
-        key = (topic, queue_id)
-        noted = self._ends.ends.get(key, QueueOffset(0))
-        return self._queues[key].min_offset > max(noted, self.deleted.queue_end(*key))
+        return self._queues[topic, queue_id].min_offset > self.noted_end(topic, queue_id)
+
+    def noted_end(self, topic: str, queue_id: int) -> QueueOffset:
+        """Return where a queue goes on of which no message is left; 0 if nobody noted it."""
+        noted = self._ends.ends.get((topic, queue_id), QueueOffset(0))
+        return max(noted, self.deleted.queue_end(topic, queue_id))
 
     @property
     def _ends(self) -> QueueEnds:

@@ -49,7 +49,7 @@ class Faults:
 class SimulatedFileSystem:
     """A `FileSystem`. Each operation begins with a point of the scheduler; a sync takes time."""
 
-    only_the_log_is_mapped = False
+    only_the_log_is_mapped = True
     """Whether a mapping of any other file is a mistake."""
 
     def __init__(self, disk: Disk, scheduler: Scheduler, faults: Faults | None = None) -> None:

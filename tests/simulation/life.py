@@ -49,6 +49,9 @@ class Life:
         self._producers_are_done = False
         self._arrived: dict[QueueKey, int] = {}
         self._durable_end = 0
+        self._has_long_pauses = (
+            simulation.config.retention is not None and not simulation.is_traced
+        )
         self._is_sync = simulation.config.flush.mode is FlushMode.SYNC_FLUSH
 
     def run(self) -> None:
@@ -161,7 +164,7 @@ class Life:
                 return
             if self.rng.random() < 0.3:
                 self.process.scheduler.sleep(self.rng.choice((0.001, 0.05, 2.0)))
-            if self.simulation.config.retention is not None and self.rng.random() < 0.02:
+            if self._has_long_pauses and self.rng.random() < 0.02:
                 self.process.scheduler.sleep(AGES_KNOWN_S)
 
     def _put(self, store: MessageStore) -> bool:

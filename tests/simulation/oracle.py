@@ -58,6 +58,8 @@ class Sent:
     sent_ms: int = 0
     """True time at which it was given to the store."""
     fate: Fate = Fate.STAYS
+    is_deleted: bool = False
+    """Whether a deletion of its topic took it, or may have."""
     gone_at: int = _NEVER
     """The oracle's `now` when the deletion had returned."""
     is_lost: bool = False
@@ -209,7 +211,9 @@ class Oracle:
         self._deletions.remove(deletion)
         for message in deletion.before:
             message.fate, message.gone_at = Fate.GONE, min(message.gone_at, self.now)
+            message.is_deleted = True
         for message in deletion.beside:
+            message.is_deleted = True
             if message.fate is Fate.STAYS:
                 message.fate = Fate.MAY_BE_GONE
         self.now += 1
@@ -219,6 +223,8 @@ class Oracle:
         self._deletions.remove(deletion)
         for message in deletion.in_doubt if is_undone else ():
             message.fate = Fate.STAYS
+        for message in deletion.before if not is_undone else ():
+            message.is_deleted = True
 
     # What must be
 
@@ -232,6 +238,8 @@ class Oracle:
         for deletion in self._deletions:
             for message in deletion.beside:
                 message.fate = Fate.MAY_BE_GONE
+            for message in (*deletion.before, *deletion.beside):
+                message.is_deleted = True
         self._deletions.clear()
         for key in sorted({*self.queues, *seen.found}):
             messages, first = seen.found.get(key, ()), seen.first_offsets[key]
@@ -240,6 +248,7 @@ class Oracle:
             for item in messages:
                 self._identify(key, item)
             end = first + len(messages)
+            self._forget_deleted(key, end, seen.log_begin)
             self._check_lost(key, end, seen.log_end, power_cut=power_cut)
             self._check_end(key, end)
             self._check_gone(key, first, seen)
@@ -309,6 +318,20 @@ class Oracle:
         if now_ms - message.sent_ms < self._reserved_ms // 2:
             age_s = (now_ms - message.sent_ms) / 1000
             raise SimulationError(f"{where}: retention took a message of {age_s:.0f} s")
+
+    def _forget_deleted(self, key: QueueKey, end: int, log_begin: int) -> None:
+        """Let a queue begin anew of which all was deleted, and nothing is left in the log.
+
+        The note of a deletion lasts as long as the log has bytes from before.
+        """
+        queue = self.queues.setdefault(key, [])
+        if end < len(queue) and all(
+            m is not None
+            and m.is_deleted
+            and (m.result is None or m.result.physical_offset < log_begin)
+            for m in queue
+        ):
+            del queue[end:]
 
     def _check_end(self, key: QueueKey, end: int) -> None:
         """Extend a queue by what a deletion noted of messages that a power cut then took."""

@@ -171,6 +171,7 @@ class Process:
 
     def remove(self, names: Collection[str]) -> None:
         """Remove, durably, files and directories of the store with what is in them."""
+        self.may_lack_units |= "consumequeue" in names
         directories: set[Path] = set()
         for path, _ in list(self.disk.files()):
             if path.is_relative_to(STORE.relative_to("/")) and set(names) & set(path.parts):
