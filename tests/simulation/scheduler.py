@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+import traceback
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -64,6 +65,18 @@ class Shortage(NamedTuple):
     """How the name of the thread begins."""
 
 
+def _let_frames_go(error: BaseException) -> None:
+    """Clear the frames that an error and those before it went through.
+
+    They may be in a cycle with the store, and hold views of memory: CPython 3.11's garbage
+    collector crashes in a cycle with a view of which another object has a part.
+    """
+    chain: BaseException | None = error
+    while chain is not None:
+        traceback.clear_frames(chain.__traceback__)
+        chain = chain.__cause__ or chain.__context__
+
+
 @final
 class Scheduler:
     """Runs tasks one at a time. The thread that makes it is the task `main`."""
@@ -90,6 +103,7 @@ class Scheduler:
         self.shortage: Shortage | None = None
         self.was_short_in: Task | None = None
         """The task that got the `MemoryError`."""
+        self._memory_error: MemoryError | None = None
         self.trail: deque[str] = deque(maxlen=60)
         """The last points, for the report of a failure."""
         self.digest = 0
@@ -131,7 +145,8 @@ class Scheduler:
             return
         if self.current.name.startswith(shortage.thread):
             self.shortage, self.was_short_in = None, self.current
-            raise MemoryError("simulated")
+            self._memory_error = MemoryError("simulated")
+            raise self._memory_error
 
     def dead_threads(self) -> list[str]:
         """Return the names of the threads that a shortage of memory ended."""
@@ -175,8 +190,8 @@ class Scheduler:
                 if self._traced_files:
                     sys.settrace(self._trace)
                 function()
-            except Killed:
-                pass
+            except Killed as killed:
+                _let_frames_go(killed)
             except BaseException as error:  # noqa: BLE001 - it is handed to the main task
                 if self.was_short_in is task and not self.is_dead:
                     task.died_of = error
@@ -221,8 +236,8 @@ class Scheduler:
                 sys.settrace(self._trace)
             function()
             ended = not self.is_dead
-        except Killed:
-            pass
+        except Killed as killed:
+            _let_frames_go(killed)
         except BaseException as error:  # noqa: BLE001 - raised below
             self._note(error)
         finally:
@@ -254,6 +269,8 @@ class Scheduler:
             if task.thread is not None and task.thread.is_alive():
                 task.gate.release()
                 task.thread.join()
+        if self._memory_error is not None:
+            _let_frames_go(self._memory_error)
 
     def _end(self, task: Task) -> None:
         task.is_over = True
