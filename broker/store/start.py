@@ -37,7 +37,12 @@ from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.commit_log import CommitLog
 from commitbus.commitlog.descriptor_cache import quarter_of_descriptors
 from commitbus.commitlog.dispatch_reader import DispatchReader
-from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError, StoreError
+from commitbus.commitlog.errors import (
+    CorruptRecordError,
+    FlushFailedError,
+    OffsetOutOfRangeError,
+    StoreError,
+)
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.recovery import (
     Progress,
@@ -47,6 +52,7 @@ from commitbus.commitlog.recovery import (
 )
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
+from commitbus.consumequeue.deleted_topics import DELETED_TOPICS_PATH
 from commitbus.consumequeue.errors import DispatchError
 from commitbus.consumequeue.unit_format import CqUnit
 from commitbus.flush.checkpoint import CheckpointFile, StoreCheckpoint, read_checkpoint
@@ -216,6 +222,7 @@ def _recover_after_crash(
 ) -> RecoveryOutcome:
     """Recover the log, and cut queues and index back to what is vouched for. As `recover`."""
     log, queues = parts.log, parts.queues
+    _sync_notes(store, file_system)
     flushed = read_flushed_offsets(store, checkpoint, watermark, file_system)
     outcome = recover_abnormally(
         log,
@@ -236,6 +243,27 @@ def _recover_after_crash(
         checkpoint.index_msg_timestamp, flushed.index_end if flushed else None
     )
     return outcome
+
+
+def _sync_notes(store: Path, file_system: FileSystem) -> None:
+    """Make durable which notes the last writer left: deleted topics, queue ends.
+
+    It may have died, or met a failing disk, between renaming one and syncing its name. What this
+    start finds in it counts, also after a power cut.
+
+    Raises:
+        FlushFailedError: The disk fails.
+        OSError: The directory cannot be opened.
+    """
+    directory = store / DELETED_TOPICS_PATH.parent
+    if not file_system.exists(directory):
+        return
+    try:
+        file_system.sync_directory(directory)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise FlushFailedError(directory, error) from error
 
 
 @final

@@ -13,6 +13,7 @@ from commitbus.broker.store.check import check_store
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore, StoreReader
 from commitbus.commitlog.errors import NotAStoreError
+from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import AppendResult, OutgoingMessage, PhysicalOffset, QueueOffset
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.consumequeue.deleted_topics import DELETED_TOPICS_PATH
@@ -250,3 +251,29 @@ def test_a_queue_in_the_making_begins_where_the_topic_ended(
     assert seen == [(7, 7)]
     assert (store.min_offset("Gone", 0), store.max_offset("Gone", 0)) == (7, 8)
     close_and_check(store)
+
+
+def test_a_start_after_a_kill_makes_the_note_durable_that_it_finds(
+    open_store: OpenStore,
+    make_message: MakeMessage,
+    copy_of: CopyOf,
+    store_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The process may have died between renaming the note and syncing its name."""
+    store = open_store()
+    put(store, make_message("Gone"))
+    store.delete_topic("Gone")
+    killed = copy_of(store_dir)
+    synced: list[Path] = []
+    original = RealFileSystem.sync_directory
+
+    def sync_directory(self: RealFileSystem, path: Path) -> None:
+        synced.append(path)
+        original(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFileSystem, "sync_directory", sync_directory)
+        other = MessageStore.open(killed)
+    assert (killed / DELETED_TOPICS_PATH).parent in synced
+    other.close()
