@@ -49,9 +49,7 @@ class Life:
         self._producers_are_done = False
         self._arrived: dict[QueueKey, int] = {}
         self._durable_end = 0
-        self._has_long_pauses = (
-            simulation.config.retention is not None and not simulation.is_traced
-        )
+        self._has_long_pauses = simulation.config.retention is not None and not simulation.is_traced
         self._is_sync = simulation.config.flush.mode is FlushMode.SYNC_FLUSH
 
     def run(self) -> None:

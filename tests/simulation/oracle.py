@@ -234,13 +234,7 @@ class Oracle:
         Raises:
             SimulationError: A promise is broken.
         """
-        # What ran when the process died has happened or not.
-        for deletion in self._deletions:
-            for message in deletion.beside:
-                message.fate = Fate.MAY_BE_GONE
-            for message in (*deletion.before, *deletion.beside):
-                message.is_deleted = True
-        self._deletions.clear()
+        self._end_deletions()
         for key in sorted({*self.queues, *seen.found}):
             messages, first = seen.found.get(key, ()), seen.first_offsets[key]
             if messages and messages[0].queue_offset != first:
@@ -267,6 +261,15 @@ class Oracle:
                 assert sent is not None
                 sent.is_durable = True
         self._durable_end = seen.log_end
+
+    def _end_deletions(self) -> None:
+        """What ran when the process died has happened or not."""
+        for deletion in self._deletions:
+            for message in deletion.beside:
+                message.fate = Fate.MAY_BE_GONE
+            for message in (*deletion.before, *deletion.beside):
+                message.is_deleted = True
+        self._deletions.clear()
 
     def check_complete(
         self, found: Mapping[QueueKey, Sequence[Found]], log_begin: int, log_end: int
@@ -325,12 +328,7 @@ class Oracle:
         The note of a deletion lasts as long as the log has bytes from before.
         """
         queue = self.queues.setdefault(key, [])
-        if end < len(queue) and all(
-            m is not None
-            and m.is_deleted
-            and (m.result is None or m.result.physical_offset < log_begin)
-            for m in queue
-        ):
+        if end < len(queue) and all(_is_forgotten(message, log_begin) for message in queue):
             del queue[end:]
 
     def _check_end(self, key: QueueKey, end: int) -> None:
@@ -408,3 +406,10 @@ class Oracle:
         if there is not None and there is not message:
             raise SimulationError(f"two messages at {message.queue} queue offset {queue_offset}")
         queue[queue_offset] = message
+
+
+def _is_forgotten(message: Sent | None, log_begin: int) -> bool:
+    """Return whether a message was deleted, and the log begins behind it or has lost it."""
+    if message is None or not message.is_deleted:
+        return message is not None and message.is_lost
+    return message.is_lost or message.result is None or message.result.physical_offset < log_begin

@@ -150,6 +150,10 @@ class Process:
         """
         if not self.files.is_directory(STORE / "commitlog"):
             return
+        with self.everything_readable():
+            self._check_what_is_sound(config, oracle)
+
+    def _check_what_is_sound(self, config: StoreConfig, oracle: Oracle) -> None:
         report = check_store(STORE, config=config, file_system=self.files)
         unseen = report.problems or report.not_in_index or report.not_in_queue
         if unseen or not report.was_closed_cleanly:

@@ -25,7 +25,7 @@ class Theme(Enum):
     SALVAGE = "`commitbus salvage` copies the store, and is killed"
 
 
-DRAWN: Final = frozenset({Theme.FAILING_READS})
+DRAWN: Final = frozenset(Theme)
 """The themes that seeds draw."""
 _PROBABILITY: Final = 0.25
 

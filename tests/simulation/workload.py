@@ -23,6 +23,7 @@ from commitbus.broker.store import (
 )
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog import commit_log, file_preparer, mapped_file_queue
+from commitbus.commitlog.errors import ReadFailedError, StoreDamagedError
 from commitbus.commitlog.retention import NEVER_PERCENT, RetentionPolicy
 from commitbus.consumequeue import consume_queue_store
 from commitbus.flush import doorbell, flush_service
@@ -169,8 +170,14 @@ class Simulation:
             process.run(partial(process.check_what_is_sound, self.config, self.oracle))
 
     def _start_and_die(self, process: Process) -> None:
-        store = process.open(self.config)
-        self.check_recovered(process, store)
+        try:
+            store = process.open(self.config)
+        except (ReadFailedError, StoreDamagedError):
+            if not process.files.read_failures:
+                raise
+            make_readable(process)
+        else:
+            self.check_recovered(process, store)
         process.scheduler.die()
 
     def _process(self, faults: Faults, *, may_be_traced: bool = True) -> Process:
