@@ -271,7 +271,7 @@ def test_a_full_or_a_closed_standard_output(
     """An output that nobody has is no success, and the reason is one line."""
     places = {"STORE": str(broker.directory), "NEW": str(tmp_path / "new")}
     module, *arguments = (places.get(text, text) for text in command)
-    if command == ("main", "consume", "t"):
+    if "consume" in command:
         with subprocess.Popen(
             [sys.executable, "-c", PROGRAM.format("main"), "produce", "t"],
             stdin=subprocess.PIPE,
