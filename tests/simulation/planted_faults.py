@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from commitbus.broker.store import ownership, salvage, start
+from commitbus.broker.store.message_store import MessageStore
+from commitbus.broker.store.ownership import Ownership
 from commitbus.commitlog import mapped_file
 from commitbus.commitlog.commit_log import CommitLog
 from commitbus.commitlog.errors import DiskFullError, FlushFailedError
+from commitbus.commitlog.file_ages import FileAges
 from commitbus.commitlog.file_system import File
 from commitbus.commitlog.mapped_file import MappedFile
 from commitbus.commitlog.mapped_file_queue import MappedFileQueue
 from commitbus.commitlog.record_format import BLANK_MAGIC_CODE, SIZE_AND_MAGIC
+from commitbus.commitlog.service_thread import ServiceThread
+from commitbus.commitlog.types import PhysicalOffset
+from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
 from commitbus.consumequeue.deleted_topics import DeletedTopics
+from commitbus.flush.checkpoint import CheckpointFile
 from tests.simulation.bugs import bug, with_themes
 from tests.simulation.hunts import topics_come_and_go
 from tests.simulation.themes import Theme
@@ -108,3 +117,118 @@ def _descriptor_leak(patch: pytest.MonkeyPatch) -> None:
         original(self)
 
     patch.setattr(MappedFile, "close", close)
+
+
+# Kills in a row
+
+
+@bug(
+    "the checkpoint still vouches for queues that are derived anew",
+    hunt=with_themes(Theme.KILLED_STARTS),
+)
+def _promise_not_taken_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(start.Promise, "take_back_queues", lambda *_: None)
+    patch.setattr(start.Promise, "take_back_index", lambda *_: None)
+    patch.setattr(CheckpointFile, "take_back_offsets", lambda *_, **__: None)
+
+
+@bug("a start marks the store only when it is done", hunt=with_themes(Theme.KILLED_STARTS))
+def _marked_too_late(patch: pytest.MonkeyPatch) -> None:
+    mark, original = Ownership.mark_in_use, MessageStore.__init__
+
+    def init(self: MessageStore, *arguments: Any, **others: Any) -> None:
+        mark(others["ownership"])
+        original(self, *arguments, **others)
+
+    patch.setattr(Ownership, "mark_in_use", lambda _: None)
+    patch.setattr(MessageStore, "__init__", init)
+
+
+# Logs of which all has expired
+
+
+@bug("each recovery drops the newest unit", hunt=with_themes(Theme.RETENTION))
+def _newest_unit_dropped(patch: pytest.MonkeyPatch) -> None:
+    original = ConsumeQueueStore.truncate
+
+    def truncate(self: ConsumeQueueStore, end: PhysicalOffset) -> None:
+        original(self, end)
+        for key, queue in list(self._queues.items()):
+            if queue.max_offset > queue.min_offset:
+                queue._cut(queue.max_offset - 1)
+                self._forget_if_empty(key)
+                break
+        self._dispatched_to = self._end_of_units()
+
+    patch.setattr(ConsumeQueueStore, "truncate", truncate)
+
+
+@bug(
+    "nobody notes where the queues of an empty log end",
+    hunt=with_themes(Theme.RETENTION, Theme.KILLED_STARTS),
+)
+def _queue_ends_not_noted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ConsumeQueueStore, "note_ends", lambda *_: None)
+
+
+@bug(
+    "a deletion that failed forgets the files it had not come to", hunt=with_themes(Theme.RETENTION)
+)
+def _deletion_forgets_files(patch: pytest.MonkeyPatch) -> None:
+    def delete_before(self: MappedFileQueue, offset: int) -> int:
+        gone = [f for f in self.files[:-1] if f.base_offset + self.file_size <= offset]
+        self.files = self.files[len(gone) :]
+        for file in gone:
+            file.delete()
+            self.file_system.sync_directory(self.directory)
+        return len(gone)
+
+    patch.setattr(MappedFileQueue, "delete_before", delete_before)
+
+
+# Clocks
+
+
+@bug("a file's age is what the wall clock makes of it", hunt=with_themes(Theme.CLOCK_YEARS))
+def _age_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
+    original = FileAges.look
+    stored: dict[int, int] = {}
+
+    def look(self: FileAges, base_offsets: Any, last_stored_at: Any) -> None:
+        original(self, base_offsets, last_stored_at)
+        stored.clear()
+        stored.update({base: last_stored_at(base) or 0 for base in base_offsets})
+
+    def age_ms(self: FileAges, base_offset: int) -> int | None:
+        stored_at = stored.get(base_offset)
+        return None if not stored_at else self._clock.now_ms() - stored_at
+
+    patch.setattr(FileAges, "look", look)
+    patch.setattr(FileAges, "age_ms", age_ms)
+
+
+# Threads that die
+
+
+@bug("a thread dies, and nobody is told", hunt=with_themes(Theme.DYING_THREADS))
+def _death_unnoticed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ServiceThread, "_run", lambda self: self._service())
+
+
+# Full disks
+
+
+@bug("a full disk is a failed flush of the start", hunt=with_themes(Theme.FULL_DISK_STARTS))
+def _full_disk_fails_the_start(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ownership, "_FULL", ())
+    patch.setattr(ownership, "raise_refusal", lambda *_: None)
+
+
+# Salvage
+
+
+@bug("a salvage makes the new store where it will be", hunt=with_themes(Theme.SALVAGE))
+def _salvage_in_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(salvage, "UNFINISHED", Path())
+    patch.setattr(salvage, "publish", lambda *_: None)
+    patch.setattr(salvage, "remove_unpublished", lambda *_: None)
