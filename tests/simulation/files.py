@@ -25,6 +25,8 @@ class Faults:
     sync_failure_probability: float = 0.0
     """Of each sync of a file or directory: pages of it never reach the disk, and no later sync
     writes them, because the kernel takes them for clean."""
+    unsyncable: str | None = None
+    """Name of a directory of which every sync fails."""
     capacity_pages: int = PLENTY
     """Blocks of the whole disk."""
     short_write_probability: float = 0.0
@@ -168,7 +170,7 @@ class SimulatedFileSystem:
         directory = self.disk.directory(where)
         self.take_descriptor(path)
         self.give_descriptor(path)
-        if self.sync_fails():
+        if self.sync_fails() or path.name == self.faults.unsyncable:
             raise OSError(errno.EIO, "Input/output error")
         self.disk.sync_names(directory)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.errors import StoreError
+from commitbus.commitlog.retention import NEVER_PERCENT, RetentionPolicy
 from commitbus.flush.policy import FlushMode
 from tests.simulation.disk import Disk
 from tests.simulation.files import Faults
@@ -14,6 +16,7 @@ from tests.simulation.scheduler import START_MS, Scheduler, SimulationError
 
 _ROUNDS: Final = 12
 _QUEUES: Final = 4
+_AGES_KNOWN_S: Final = 660.0
 
 
 def topics_come_and_go(seed: int) -> None:
@@ -48,3 +51,44 @@ def topics_come_and_go(seed: int) -> None:
         process.check(config)
 
     process.run(run)
+
+
+def deletions_that_fail(seed: int) -> None:
+    """Let retention delete files while their directory cannot be synced, and once more when it can.
+
+    Raises:
+        SimulationError: The store does not open afterwards, or lacks a message.
+    """
+    scheduler = Scheduler(f"deletions {seed}", switch_probability=0.1)
+    process = Process(Disk(), scheduler, Faults(), START_MS)
+    policy = RetentionPolicy(0, frozenset(range(24)), *[NEVER_PERCENT] * 3)
+    config = store_config(FlushMode.SYNC_FLUSH, log_file_bytes=1 << 13, retention=policy)
+    oracle = Oracle(is_sync=True, reserved_ms=0)
+
+    def put(store: MessageStore, number: int) -> None:
+        body = b"%02d" % number + b"x" * scheduler.rng.randrange(2000)
+        sent = oracle.sending(("T", 0), [body], now_ms=process.clock.true_ms())
+        oracle.appended(sent, [store.put(message(("T", 0), body, "k"))])
+
+    def run() -> None:
+        store = process.open(config)
+        store.add_durable_listener(oracle.durable)
+        for number in range(40):
+            put(store, number)
+        store.wait_dispatched(store.end_offset)
+        process.faults.unsyncable = "commitlog"
+        scheduler.sleep(_AGES_KNOWN_S)
+        process.faults.unsyncable = None
+        for number in range(scheduler.rng.randrange(10, 40)):
+            put(store, number + 40)
+        store.wait_dispatched(store.end_offset)
+        scheduler.sleep(_AGES_KNOWN_S)
+        store.close()
+        store = process.open(config)
+        oracle.recovered(process.look_at(store, oracle), power_cut=False)
+        store.close()
+
+    try:
+        process.run(run)
+    except StoreError as error:
+        raise SimulationError(f"seed {seed}: {error!r}") from error

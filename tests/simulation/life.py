@@ -232,7 +232,9 @@ class Life:
     def _look(self, store: MessageStore, offsets: dict[QueueKey, int]) -> None:
         oracle = self.oracle
         for key in store.queues():
-            arrived, offset, asked_at = self._arrived.get(key, 0), offsets.get(key, 0), oracle.now
+            arrived, asked_at = self._arrived.get(key, 0), oracle.now
+            # Now and then from the beginning.
+            offset = offsets.get(key, 0) if self.rng.random() < 0.9 else 0
             try:
                 found, following = found_in(store, key, offset, self._cannot_read)
             except (StoreError, OSError) as error:

@@ -269,6 +269,10 @@ class Simulation:
         process.run(expire)
         for _ in range(2):
             self._end(process, "emptied")
+            if Theme.KILLED_STARTS in self.themes and self.rng.random() < 0.5:
+                process = self._process(Faults())
+                process.run(partial(process.remove, ["consumequeue"]))
+                self._may_lack_units = True
             process = self._process(Faults())
             process.run(partial(self._start_and_die, process))
         process = self._process(Faults())

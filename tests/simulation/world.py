@@ -75,7 +75,7 @@ class World:
             kind = rng.random()
             if kind < 0.35:
                 rng.choice(kinds)(store)
-            elif kind < 0.39:
+            elif kind < 0.41:
                 self._process.faults.sync_failure_probability = 0.5
         self.be_calm()
 
