@@ -100,6 +100,8 @@ class Scheduler:
         self.on_death: Callable[[], None] | None = None
         """Called once, at the moment of death, before any thread cleans up."""
         self.dies_at: int | None = None
+        self.dies_with: tuple[str, int] | None = None
+        """A text, and at which of the points that have it in their label everything ends."""
         self.shortage: Shortage | None = None
         self.was_short_in: Task | None = None
         """The task that got the `MemoryError`."""
@@ -133,6 +135,10 @@ class Scheduler:
             self.on_point(label)
         if self.dies_at is not None and self.points >= self.dies_at:
             self.die()
+        if self.dies_with is not None and self.dies_with[0] in label:
+            self.dies_with = (self.dies_with[0], self.dies_with[1] - 1)
+            if self.dies_with[1] <= 0:
+                self.die()
         if self.points > self._points_max:
             self.fail(SimulationError(f"no end after {self.points} points"))
         if len(self._runnable) > 1 and self.rng.random() < self._switch_probability:

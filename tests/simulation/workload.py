@@ -162,8 +162,12 @@ class Simulation:
             self._may_lack_units |= process.may_lack_units
         for _ in range(self.rng.randint(1, 4)):
             process = self._process(Faults())
-            points = self.rng.choice((30, 100, 300)) * (6 if self.is_traced else 1)
-            process.scheduler.dies_at = self.rng.randrange(1, points)
+            if self.rng.random() < 0.5:
+                where = self.rng.choice(("consumequeue/", "consumequeue/", "index/", "commitbus"))
+                process.scheduler.dies_with = (where, self.rng.randint(1, 12))
+            else:
+                points = self.rng.choice((30, 100, 300)) * (6 if self.is_traced else 1)
+                process.scheduler.dies_at = self.rng.randrange(1, points)
             process.run(partial(self._start_and_die, process))
             self._end(process, "killed at its start")
             process = self._process(Faults())
