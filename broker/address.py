@@ -12,7 +12,7 @@ UNIX_PATH_BYTES_MAX: Final = 107
 """What `sockaddr_un` holds on Linux, without the zero at its end."""
 _LABEL_MAX: Final = 63
 _NAME_MAX: Final = 253
-"""Of a host name and of what is between two of its dots: RFC 1035, 2.3.4."""
+"""Characters in a host name, and in a label between two of its dots: RFC 1035, 2.3.4."""
 _SHOWN_MAX: Final = 80
 
 
@@ -24,7 +24,7 @@ class Endpoint:
     host: str = ""
     port: int = 0
     path: str = ""
-    """Of a Unix socket; empty for TCP."""
+    """Path of a Unix socket; empty for TCP."""
 
     @classmethod
     def parse(cls, text: str) -> Endpoint:

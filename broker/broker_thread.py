@@ -51,7 +51,7 @@ class BrokerThread:
         self.process: Final = os.getpid()
         self._caller = threading.get_ident()
         self.running: RunningBroker | None = None
-        """What there is to know once it takes calls."""
+        """Set once the broker takes calls."""
         self._failure: BaseException | None = None
         self._guard = threading.Lock()
         self._is_begun = self._stops = False

@@ -73,7 +73,7 @@ class Broker:
         flush_mode: FlushMode = FlushMode.ASYNC_FLUSH,
     ) -> None:
         self.clock: Final = VirtualClock()
-        """What the broker takes for the time."""
+        """The clock that the broker runs by."""
         settings: dict[str, object] = {
             **SMALL_FILES,
             "listen": listen,

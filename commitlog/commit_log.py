@@ -308,7 +308,7 @@ class CommitLog(LogReader):
             raise ValueError("the batch has no record")
         topic = self._topics[batch.topic]
         flags = host_flags(batch.born_host, self._store_host)
-        # What every record has besides its body and properties.
+        # Bytes of every record besides its body and properties.
         more = HEADER_FORMATS[flags].size + len(topic.prefixed) + PROPERTIES_LENGTH.size
         total = len(batch.records) + len(batch.last_properties) + more * len(batch)
         first_size = int(batch.body_bytes[0] + batch.properties_bytes[0]) + more
@@ -405,7 +405,7 @@ class CommitLog(LogReader):
                 end = self._position + BLANK_RECORD_BYTES
                 self._hold(end, end)
         except BaseException:
-            # Nobody has it, and the next attempt makes it anew.
+            # The new file is not in use yet, and the next attempt creates it again.
             following.delete()
             raise
         if self._file is not None:

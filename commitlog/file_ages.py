@@ -151,7 +151,7 @@ class FileAges:
             closed_ms = max(0, self._clock.now_ms() - self._saved.wall_ms - now_ms)
         for base_offset, age_ms in self._saved.ages_ms.items():
             self._ended_ms[base_offset] = -closed_ms - age_ms
-        # What was not ended when the ages were saved was ended later than that.
+        # A file that was still written to when the ages were saved was ended later than that.
         for base_offset, span in self._spans.items():
             if span.after_ms is None:
                 self._spans[base_offset] = span._replace(after_ms=-closed_ms)

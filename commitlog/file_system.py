@@ -108,9 +108,9 @@ class File(Protocol):
 
 
 _WOULD_WAIT: Final = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL)
-"""Of a read with RWF_NOWAIT: a page is on the disk only, or the flag is not known here."""
+"""Errors of a read with RWF_NOWAIT: a page is only on the disk, or the flag is unsupported."""
 PAGE_BYTES: Final = 4096
-"""What a failed read is narrowed down to: the kernel reads files in pages of this size."""
+"""A failed read is narrowed down to one page: the kernel reads files in pages of this size."""
 _CLOSED: Final = -1
 _CHUNK_BYTES: Final = 1 << 16
 _ZEROS: Final = bytes(_CHUNK_BYTES)
@@ -155,7 +155,7 @@ def read_at_once(file: File, length: int, position: int) -> bytes | None:
 
 
 TEMPORARY_SUFFIX: Final = ".tmp"
-"""Of a file that `replace_file` had not finished when the disk was full or the process died."""
+"""Suffix of a file that `replace_file` had not finished when the disk was full or it was killed."""
 
 
 def replace_file(path: Path, data: bytes, file_system: FileSystem) -> None:
@@ -208,7 +208,7 @@ class Lock(Protocol):
 
 
 class FileSystem(Protocol):
-    """What a store needs of a file system."""
+    """The file operations that a store uses."""
 
     def open(self, path: Path, *, writable: bool = True, create: bool = False) -> File:
         """Open a file. With `create`, make it (and only it) when it is missing."""

@@ -30,7 +30,7 @@ _TIMESTAMP_BYTES: Final = 128
 
 
 class LogReader:
-    """What is stored of the log. `CommitLog` adds writing to it. Safe to call from any thread."""
+    """Reads the log; `CommitLog` adds writing. Safe to call from any thread."""
 
     _files: MappedFileQueue
     _end_offset: int

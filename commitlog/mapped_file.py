@@ -40,7 +40,8 @@ from commitbus.commitlog.file_system import (
 FILE_NAME_DIGITS: Final = 20
 OPEN_FILES_MAX_DEFAULT: Final = 256
 LOCKED_BYTES: Final = 1 << 16
-"""Of memory, where the log goes on. A process may often lock 8 MiB, in some containers 64 KiB."""
+"""Bytes locked in memory where the log goes on. The limit of a process is often 8 MiB, in some
+containers 64 KiB."""
 
 
 def file_name(base_offset: int) -> str:

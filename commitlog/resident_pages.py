@@ -27,7 +27,7 @@ def is_resident(start: int, length: int) -> bool:
     in_memory = ctypes.create_string_buffer(pages)
     if _libc().mincore(first, pages * mmap.PAGESIZE, in_memory) != 0:
         return False
-    # Of each byte only the lowest bit is defined; the others are zero today.
+    # Only the lowest bit of each byte is defined; Linux leaves the others zero.
     return b"\0" not in in_memory.raw
 
 

@@ -275,7 +275,7 @@ class ConsumeQueueStore:
         """
         with self._lock:
             deleted = self.deleted
-            # Of those, too, that are forgotten below: nothing would remove their rest later.
+            # Includes topics that are forgotten below: their files would not be removed later.
             for topic in deleted.topics():
                 before = min(deleted.before(topic), end)
                 for key in [key for key in self._queues if key[0] == topic]:
@@ -289,7 +289,7 @@ class ConsumeQueueStore:
                 try:
                     deleted.save()
                 except DiskFullError:
-                    # What is only forgotten is forgotten again at the next start.
+                    # A topic that is only forgotten is forgotten again at the next start.
                     if is_needed:
                         raise
 

@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 
 
 class FlushTarget(Protocol):
-    """What is flushed: the log, or a simulation of it."""
+    """The log, or a simulation of it."""
 
     @property
     def flushed_where(self) -> PhysicalOffset:
@@ -155,7 +155,7 @@ class FlushService:
             if self._stopping:
                 self._fail(error)
                 return
-            # Nothing was written or lost: those who wait for it go on waiting.
+            # The flush did not begin, so no byte is lost: its waiters go on waiting.
             _logger.warning("a flush is put off: %s", error)
             self._hurry.wait(RETRY_S)
             self._requested.ring()

@@ -44,7 +44,7 @@ _CRC_BYTES: Final = 4
 
 @final
 class FlushedOffsets(NamedTuple):
-    """What a checkpoint vouches for, as physical offsets."""
+    """Physical offsets up to which a checkpoint vouches for queues and index."""
 
     queues_end: PhysicalOffset
     """The log below it is durable, and so is every consume queue unit of it."""

@@ -26,7 +26,7 @@ WORK_MAX: Final = 1 << 17
 _BLOCK_ENTRIES: Final = 3276
 """64 KiB."""
 _BLOCK_WORK: Final = 16
-"""What reading and searching a block costs, in reads of one entry."""
+"""Cost of reading and searching a block, in reads of one entry."""
 _NEAR: Final = _BLOCK_ENTRIES // 16
 """Links closer to each other than this are cheaper by the block,"""
 _NEAR_LINKS: Final = 4
@@ -37,7 +37,7 @@ _TOO_NEW_WORK: Final = 512
 
 @final
 class Wanted(NamedTuple):
-    """What a query looks for."""
+    """Conditions of a query."""
 
     key_hash: int
     begin_ms: int

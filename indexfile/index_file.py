@@ -154,7 +154,7 @@ class IndexFile:
     def reader(self) -> IndexReader:
         """Return a reader of the file as it is now. It raises when it reads, as `IndexReader`."""
         if not self.is_full:
-            # Of full files there may be hundreds: each is opened by whoever reads it.
+            # There may be hundreds of full files: each reader opens its own descriptor.
             with suppress(OSError, OutOfResourcesError):
                 self._open()
         return IndexReader(
@@ -293,7 +293,7 @@ class IndexFile:
             self._is_reserved = True
         if self._slots is None:
             self._slots = Slots.of(self.reader().slots())
-        # Of the last put, if there was no room for them then.
+        # Entries of the last put, if there was no room for them then.
         self.write_entries()
         return self._slots
 
@@ -358,7 +358,7 @@ class IndexFile:
             return
         file, end = self._open(), entry_position(self.slot_count, self._doubtful_count)
         for position in range(entry_position(self.slot_count, 1), end, _COPY_BYTES):
-            # What cannot be read is not in memory, so it is not what is looked for.
+            # A page that cannot be read is not in memory only, so it need not be written again.
             with suppress(ReadFailedError):
                 data = read_at(file, min(_COPY_BYTES, end - position), position)
                 self._write(data, position)

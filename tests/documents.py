@@ -14,7 +14,7 @@ from typing import NamedTuple
 REPOSITORY = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")])
 PORTS = ("8081", "8443", "5557")
-"""What the documents name; each is replaced by a free one."""
+"""Ports in the documents; each is replaced by a free one."""
 BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 INSTALL = "pip install "
 

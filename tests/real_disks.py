@@ -54,7 +54,7 @@ class Disk:
         page = position // PAGE_BYTES
         first = min(blocks[page:])
         assert max(blocks[:page], default=0) < first, "the file's blocks are not in order"
-        # What was written is in the page cache; a new mount knows of nothing but the image.
+        # A new mount drops the page cache, so that reads come from the image.
         self.unmount()
         self.mount()
         os.truncate(self._image, first * PAGE_BYTES)

@@ -20,7 +20,7 @@ class UnreadableFileSystem:
         self.bad_pages: dict[Path, set[int]] = {}
         """Numbers of pages, by path."""
         self.mapped: list[Path] = []
-        """What was mapped: a page that cannot be read back then ends the process."""
+        """Mapped files: in these an unreadable page would end the process."""
 
     def spoil(self, path: Path, position: int, length: int = 1) -> None:
         """Make the pages unreadable that hold these bytes."""

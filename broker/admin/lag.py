@@ -82,7 +82,7 @@ def _queue_lag(context: AdminContext, group: str, topic: str, queue_id: int) -> 
         inflight=len(held),
         ready=len(visible) + len(never_delivered),
         first_ready=min(ready, default=None),
-        # What cannot be read is held by nobody.
+        # An unreadable message is in flight without a client.
         client_ids=tuple(sorted({client_of(entry.client_id) for entry in held} - {""})),
     )
 

@@ -187,7 +187,7 @@ def _warnings_shown(command: str) -> Iterator[None]:
 
 @final
 class Interruption:
-    """What the first Ctrl-C cancels."""
+    """A cancel scope that the first Ctrl-C cancels."""
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()

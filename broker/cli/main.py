@@ -25,7 +25,7 @@ COMMANDS: Final = {
     "config": "Print every setting with its default, as a file for `serve --config`.",
 }
 _WITHOUT_OUTPUT: Final = ("serve", "produce")
-"""What may be run with a closed standard output: it is not for what they print."""
+"""Commands that run with a closed standard output, because they do their work without it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

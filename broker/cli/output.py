@@ -117,7 +117,7 @@ def parse(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
             raise SystemExit(status) from None
         raise
     except OSError:
-        # Of standard error: there is no place left to say so.
+        # Standard error failed: there is no place left to say so.
         raise SystemExit(EXIT_USAGE) from None
 
 

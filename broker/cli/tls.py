@@ -40,7 +40,7 @@ class Tls:
     """How to speak to a broker."""
 
     context: ssl.SSLContext | None = None
-    """Whom to trust; plaintext without it."""
+    """TLS context with the trusted certificates; None for plaintext."""
     server_name: str = ""
     """The name that the certificate must have; the endpoint's host if empty."""
 

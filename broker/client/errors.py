@@ -31,7 +31,7 @@ class Trouble(Enum):
     """Why a broker is not available, where a setting of the client would help."""
 
     OTHER = "other"
-    """Nothing is known that a setting would change: nobody listens, or the network is broken."""
+    """No known setting would help: no process listens, or the network is broken."""
     EXPECTS_TLS = "expects TLS"
     """It speaks TLS only, and the client began in plaintext."""
     EXPECTS_PLAINTEXT = "expects plaintext"
@@ -51,7 +51,7 @@ class BrokerUnavailableError(ClientError):
 
 @final
 class DeliveryUnknownError(ClientError):
-    """Nobody can say whether the message was stored. To send it again may store it twice."""
+    """It is unknown whether the message was stored. To send it again may store it twice."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

@@ -130,7 +130,7 @@ class Link:
         self._trouble, self.failure = await trouble_of(self._endpoint, self._tls, error)
         if self._trouble is not Trouble.OTHER:
             self._first_outcome.set()
-        # Whoever waits for the first connection is told by an exception.
+        # A caller that waits for the first connection gets an exception.
         if self._has_stood and not self._warned:
             self._warned = True
             _log.warning("the broker at %s is not available: %s", self.endpoint, self.failure)

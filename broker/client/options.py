@@ -29,7 +29,7 @@ class ProducerOptions:
     durable: bool = False
     """Acknowledged means on the disk, even if the broker's flush mode promises less."""
     tls: ssl.SSLContext | None = None
-    """Whom to trust; plaintext without it, and on a Unix socket."""
+    """TLS context with the trusted certificates; None for plaintext, unused on a Unix socket."""
     server_name: str = ""
     """The name that the broker's certificate must have; the endpoint's host if empty."""
 
@@ -56,7 +56,7 @@ class ConsumerOptions:
     """Without the broker, or with one that answers each attempt with an error, after which
     consuming fails."""
     tls: ssl.SSLContext | None = None
-    """Whom to trust; plaintext without it, and on a Unix socket."""
+    """TLS context with the trusted certificates; None for plaintext, unused on a Unix socket."""
     server_name: str = ""
     """The name that the broker's certificate must have; the endpoint's host if empty."""
 

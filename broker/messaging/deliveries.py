@@ -37,7 +37,7 @@ class ColdPlacesError(Exception):
 
 @final
 class Delivery(NamedTuple):
-    """What a receipt handle names."""
+    """The delivery that a receipt handle names."""
 
     handle: ReceiptHandle
     progress: QueueProgress
@@ -139,7 +139,7 @@ async def _once_read(
         try:
             return work(known)
         except ColdPlacesError as error:
-            # What is in flight has changed since.
+            # The messages in flight have changed since.
             cold = error.places
 
 

@@ -74,7 +74,7 @@ async def pull_message(
 @final
 @dataclass(frozen=True, slots=True)
 class _Want:
-    """What a pull asks for, whatever its offset is."""
+    """The parameters of a pull except its offset."""
 
     group: str
     topic: str
@@ -87,7 +87,7 @@ class _Want:
 
 @final
 class _Read(NamedTuple):
-    """What became of messages, up to the first that the disk does not give back."""
+    """Messages read, up to the first that the disk does not give back."""
 
     messages: list[Delivered]
     unreadable: tuple[Place, ReadFailedError] | None = None

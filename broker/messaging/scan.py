@@ -26,17 +26,17 @@ from commitbus.commitlog.types import QueueOffset
 
 STEP_UNITS: Final = 256
 STEP_S: Final = 0.002
-"""Of a step on the trio thread. An ordinary SQL expression is asked 256 times in 1 ms."""
+"""Duration of a step on the trio thread. An ordinary SQL expression is asked 256 times in 1 ms."""
 
 
 def never() -> bool:
-    """Say so of a step on another thread: there it holds nobody up."""
+    """Return False: a step on another thread has no time limit."""
     return False
 
 
 @final
 class Found(NamedTuple):
-    """What a step found."""
+    """Returned by a step."""
 
     places: Sequence[Place]
     next_offset: QueueOffset
@@ -116,7 +116,7 @@ class Scan:
             if properties is None:
                 is_first = place is looked_at.places[0]
                 return None if is_first else Found(found, place.queue_offset)
-            # What cannot be read may be wanted.
+            # An unreadable message may match the filter.
             if not isinstance(properties, memoryview) or accepts(properties):
                 found.append(place)
             next_offset = QueueOffset(place.queue_offset + 1)

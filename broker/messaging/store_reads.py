@@ -34,7 +34,7 @@ GAP_BYTES_MAX: Final = 16 << 10
 GAP_UNITS_MAX: Final = 64
 """Between two units of a queue; likewise."""
 LONG_BYTES: Final = 32 << 10
-"""Of a longer record the body is not read if only properties are wanted."""
+"""Bytes of a record above which its body is not read if only properties are wanted."""
 
 _T = TypeVar("_T")
 

@@ -27,7 +27,7 @@ class Run(NamedTuple):
 
 @final
 class Handles(NamedTuple):
-    """What the receipt handles of a batch have in common."""
+    """Fields that all receipt handles of a batch share."""
 
     invisible_ms: int
     broker_name: str
@@ -35,7 +35,7 @@ class Handles(NamedTuple):
 
 
 Outcome = tuple[Run, Place, Delivered | StoreError | None]
-"""What a taken message became; None: it is not wanted, and only its tag's hash had said so."""
+"""A taken message after its read; None: only its tag's hash matched the filter."""
 
 
 def encode_taken(

@@ -41,7 +41,7 @@ JOURNAL_BYTES_MIN: Final = 128 * 1024
 JOURNAL_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 _WINDOW_BYTES: Final = 256 * 1024
-"""Of a replay."""
+"""Bytes that a replay reads at once."""
 
 _MAGIC: Final = int.from_bytes(b"CBpj")
 _VERSION: Final = 1
@@ -195,7 +195,7 @@ class ProgressJournal:
         try:
             self._file.pwrite(_CRC.pack(zlib.crc32(body, self._seed)) + body, place)
         except OSError as error:
-            # What was written of it has no right CRC, and the next entry is written over it.
+            # The part that was written has no valid CRC, and the next entry overwrites it.
             raise StateWriteError(self.path, error.strerror or str(error)) from error
         self._sequence = sequence
         self._end += length

@@ -41,7 +41,7 @@ _log: Final = logging.getLogger(__name__)
 
 @final
 class ConfigTooLargeError(OSError):
-    """What is to be written would be larger than what is read back."""
+    """The file would be larger than a start reads."""
 
     def __init__(self, path: Path, size_bytes: int) -> None:
         super().__init__(

@@ -119,7 +119,8 @@ class CheckpointService:
             try:
                 self._save()
             except FlushFailedError as error:
-                # Of another thread, too: the kernel may take for clean what it could not write.
+                # Also if another thread flushes next: the kernel may mark a page clean that it
+                # could not write.
                 self._failure = error
                 raise
 
@@ -134,8 +135,8 @@ class CheckpointService:
         checkpoint = StoreCheckpoint(
             physic_msg_timestamp=dispatched.store_timestamp,
             logics_msg_timestamp=dispatched.store_timestamp,
-            # Of messages that are gone, stored while the clock was ahead: they say nothing of later
-            # ones, whose timestamps are lower.
+            # A later timestamp is one of deleted messages, stored while the clock was ahead. It
+            # says nothing about the messages after them, whose timestamps are lower.
             index_msg_timestamp=indexed if indexed <= dispatched.store_timestamp else 0,
         )
         offsets = FlushedOffsets(dispatched.physical_offset, self._index.last_full_offset)

@@ -26,7 +26,7 @@ UNFINISHED: Final = "salvage-unfinished"
 then nothing takes the directory for a store: no broker, no RocketMQ, no Spark."""
 
 _MADE: Final = frozenset({UNFINISHED, QUEUES, INDEX, CHECKPOINT, LOCK, "config", "commitbus"})
-"""What an unfinished salvage may leave in a directory."""
+"""Names that an unfinished salvage may leave in a directory."""
 _DIRECTORIES: Final = (LOG, QUEUES, INDEX)
 _FILES: Final = (CHECKPOINT, ABORT, LOCK)
 _BEFORE_THE_LOG: Final = frozenset({*_DIRECTORIES, *_FILES, "config", "commitbus", "lost+found"})

@@ -160,7 +160,7 @@ class MessageStore(StoreReader):
                 service.start()
                 started.callback(service.stop)
             started.pop_all()
-        # Of what was just recovered: the queues are not synced while somebody waits for the start.
+        # Covers what was just recovered: the start does not wait for a sync of the queues.
         self._checkpoints.request()
 
     @classmethod
@@ -196,7 +196,7 @@ class MessageStore(StoreReader):
         with ExitStack() as undo:
             ownership = Ownership(directory, file_system)
             undo.callback(ownership.release)
-            # Nothing is changed before the mark: should this start not end, the next one knows.
+            # The mark comes before any change, so that the next start sees if this one is killed.
             is_clean = was_closed_cleanly(directory, file_system)
             ownership.mark_in_use()
             parts = open_parts(
@@ -374,7 +374,7 @@ class MessageStore(StoreReader):
 
     @property
     def failure(self) -> StoreError | None:
-        """What ended the store's work for good, None as long as all is well."""
+        """The error that ended the store's work for good; None while there is none."""
         return self._failure
 
     @property
@@ -452,7 +452,7 @@ class MessageStore(StoreReader):
 
     def _on_failure(self, failure: StoreError) -> None:
         with self._failure_guard:
-            # What follows from the first failure, on other threads, is no news.
+            # Failures of other threads that follow from the first one are not reported.
             if self._failure is not None:
                 return
             self._failure = failure
@@ -484,7 +484,7 @@ class MessageStore(StoreReader):
             last.callback(self._watermark.close)
             last.callback(super().close)
             self._housekeeping.stop()
-            # Whoever is about to put must not come behind the last flush: nobody would wait for it.
+            # An append must not come after the last flush: it would never become durable.
             self._log.stop_appending()
             # In this order: the last flush confirms what reput then dispatches.
             self._flush.stop()

@@ -270,7 +270,7 @@ class Reput:
 
     def _fill_index(self) -> bool:
         """Take one batch to an index that is behind the queues. False: it is not, or must wait."""
-        # What retention has deleted meanwhile needs no entry any more.
+        # Messages that retention has deleted meanwhile need no entry.
         start = self._indexed_to = max(self._indexed_to, self._log_begin())
         end = self._dispatched.physical_offset
         if self._stopping and end - start > LEFT_UNINDEXED_BYTES:

@@ -129,7 +129,7 @@ def open_parts(
 @final
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a start found and did."""
+    """Result of a start."""
 
     dispatched_to: DispatchedTo
     """The log's end, to which the queues are filled, and the last message's store timestamp."""

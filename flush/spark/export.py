@@ -65,7 +65,7 @@ class ExportFailedError(StoreError):
 @final
 @dataclass(frozen=True, slots=True)
 class ExportSummary:
-    """What an export did."""
+    """Counts of an export."""
 
     files_written: int
     files_kept: int
@@ -79,7 +79,7 @@ class ExportSummary:
 @final
 @dataclass(frozen=True, slots=True)
 class _Identity:
-    """What a Parquet file holds, as its metadata tell."""
+    """Contents of a Parquet file, as its metadata describe them."""
 
     format_version: int
     first_record: str
@@ -212,7 +212,7 @@ def _write_file(
         file_system.rename(temporary, target)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        # What opens a file names it; what writes to one, pyarrow above all, does not.
+        # Errors of opening a file name it; errors of writing, above all pyarrow's, do not.
         if isinstance(error, OSError) and error.filename is None:
             raise ExportFailedError(target, error) from error
         raise

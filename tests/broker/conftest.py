@@ -1,4 +1,4 @@
-"""What all tests of the broker share."""
+"""Fixtures of all tests of the broker."""
 
 from __future__ import annotations
 

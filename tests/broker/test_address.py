@@ -44,7 +44,7 @@ def test_unusual_host_names_are_taken(text: str) -> None:
 
 
 def test_an_endpoint_is_a_host_and_a_port_or_a_path() -> None:
-    """What is written is what is shown again."""
+    """`str` returns the text that was parsed."""
     assert Endpoint.parse("[::1]:80") == Endpoint("::1", 80)
     assert Endpoint.parse("unix:run/x.sock") == Endpoint(path="run/x.sock")
     for text in ("[::1]:80", "mq:80", "unix:x.sock", "unix:/run/x.sock"):

@@ -1,4 +1,4 @@
-"""What operators and bulk clients see of a store with a bad block."""
+"""Answers to operators and bulk clients from a store with a bad block."""
 
 from __future__ import annotations
 

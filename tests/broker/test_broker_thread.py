@@ -240,13 +240,13 @@ def test_a_forked_child_leaves_its_parents_broker_alone(child_does: str) -> None
 
 
 def test_a_fork_changes_nothing_of_a_store(tmp_path: Path) -> None:
-    """What the parent wrote before and after is there, and `check` finds nothing."""
+    """The parent's messages from before and after are there, and `check` finds no problem."""
     with Broker(tmp_path / "store") as broker, AdminClient(broker.endpoint) as client:
         broker.create_topic("orders", queues=1)
         for number in range(3):
             client.send(pb.SendMessageRequest(topic="orders", body=b"%d" % number))
             with warnings.catch_warnings():
-                # Of threads, which the child does nothing with.
+                # Python warns of threads, which the child does not use.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 child = os.fork()
             if child == 0:

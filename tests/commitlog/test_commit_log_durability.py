@@ -1,4 +1,4 @@
-"""What the log makes durable, and what ends or interrupts appending."""
+"""Durability of the log, and the failures that end or interrupt appending."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_flush_covers_what_was_appended_before_it(
 
 
 def test_a_failed_flush_is_final(open_log: OpenLog, message: Make, faulty: Any) -> None:
-    """Nothing is appended any more, nothing tried again, nothing called durable; reading works."""
+    """No append, no second attempt, no byte called durable after it; reading works."""
     log = open_log()
     log.append(message())
     faulty.failing["sync_data"] = errno.EIO
@@ -63,7 +63,7 @@ def test_a_failed_flush_is_final(open_log: OpenLog, message: Make, faulty: Any) 
 def test_a_file_that_cannot_be_made_durable_takes_no_message(
     open_log: OpenLog, message: Make, faulty: Any, operation: str
 ) -> None:
-    """Nothing is lost with it, so the next append tries again."""
+    """No message is lost with it, so the next append tries again."""
     log = open_log()
     faulty.failing[operation] = errno.EIO
     with pytest.raises(FlushFailedError):
@@ -73,7 +73,7 @@ def test_a_file_that_cannot_be_made_durable_takes_no_message(
 
 
 def test_a_full_disk_refuses_and_recovers(open_log: OpenLog, message: Make, faulty: Any) -> None:
-    """What fits is taken, what needs a new file is refused, until there is room again."""
+    """A message that fits is taken, one that needs a new file refused until there is room."""
     log = open_log(FILE)
     faulty.failing["allocate"] = errno.ENOSPC
     with pytest.raises(DiskFullError):

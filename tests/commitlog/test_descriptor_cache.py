@@ -81,7 +81,7 @@ def test_files_that_must_stay_open_do(tmp_path: Path) -> None:
 
 
 def test_threads_share_a_cache(tmp_path: Path) -> None:
-    """Whoever reads, writes and closes meanwhile: the bytes are right, nothing stays open."""
+    """Reads, writes and closes run together: the bytes are right, no descriptor stays open."""
     cache = DescriptorCache(2)
     files = make_files(tmp_path, cache, 8)
     wrong: list[object] = []

@@ -225,7 +225,7 @@ def test_warming_stores_zeros(file: MappedFile) -> None:
 
 
 def test_the_mapping_and_the_descriptor_show_the_same_bytes(file: MappedFile) -> None:
-    """Whoever reads sees what the log appends; a mapping that ended leaves its bytes behind."""
+    """Readers see what the log appends; the bytes stay when the mapping ends."""
     buffer = file.map()
     buffer[10:13] = b"new"
     assert file.read(10, 3) == b"new"
@@ -300,7 +300,7 @@ def test_a_full_disk_leaves_no_file_behind(tmp_path: Path, faulty: Any, number: 
 
 
 def test_other_errors_of_creation_pass_through(tmp_path: Path, faulty: Any) -> None:
-    """What is no full disk keeps its own name, and also leaves nothing behind."""
+    """Errors other than a full disk keep their type, and leave no file behind."""
     faulty.failing["allocate"] = errno.EROFS
     with pytest.raises(OSError, match="EROFS"):
         MappedFile.create(tmp_path / file_name(0), SIZE, file_system=faulty, policy=FilePolicy())

@@ -34,7 +34,7 @@ def message(number: int, topic: str, queue_offset: int) -> DispatchRequest:
 
 
 def test_what_is_noted_is_read_again(tmp_path: Path) -> None:
-    """Nothing is written where nothing changes."""
+    """An unchanged note is not written."""
     note = QueueEnds(tmp_path, FILES)
     assert note.ends == {}
     note.save({})
@@ -70,7 +70,7 @@ def test_a_note_that_finds_no_room_stays_as_it_was(tmp_path: Path) -> None:
 
 
 def test_queues_without_a_message_are_noted(tmp_path: Path) -> None:
-    """What is noted of a queue that is not there lasts; with a deleted topic it goes."""
+    """The note of a missing queue stays; that of a deleted topic goes."""
     store = queues(tmp_path)
     store.put([message(n, "AB"[n % 2], n // 2) for n in range(8)])
     store.note_ends(PhysicalOffset(700))

@@ -176,7 +176,7 @@ def test_a_flush_without_descriptors_is_put_off_and_no_failure(mode: FlushMode) 
 
 
 def test_a_stop_without_descriptors_is_a_failure() -> None:
-    """What is appended cannot be made durable any more, and nobody may wait for it for ever."""
+    """Appended bytes cannot become durable any more, and no caller may wait for ever."""
     log = FakeLog()
     with running(log, SYNC, []) as service:
         end = log.append(10)
@@ -187,7 +187,7 @@ def test_a_stop_without_descriptors_is_a_failure() -> None:
 
 
 def test_a_watermark_that_cannot_be_stored_is_a_failed_flush() -> None:
-    """Nobody is told that the bytes are durable: readers and recovery would not know of them."""
+    """Waiters get an error: readers and recovery would not know that the bytes are durable."""
     log = FakeLog()
     failure = FlushFailedError(Path("watermark"), OSError(errno.EIO, "I/O error"))
 

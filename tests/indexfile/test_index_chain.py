@@ -120,7 +120,7 @@ def test_a_put_does_not_wait_for_a_query(tmp_path: Path, disk: CountingFileSyste
 
 
 def test_a_query_goes_on_in_files_that_are_removed_or_closed_meanwhile(tmp_path: Path) -> None:
-    """Of a file that it has not come to it finds nothing."""
+    """It finds no message of a file that it has not reached yet."""
     service = IndexService(
         tmp_path,
         slot_count=10,

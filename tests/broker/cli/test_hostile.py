@@ -222,7 +222,7 @@ def test_topics_that_cannot_be(run: Callable[..., str], topic: str) -> None:
 @pytest.mark.parametrize("command", sorted(mqadmin.COMMANDS))
 def test_names_and_numbers_that_no_broker_takes(run: Callable[..., str], command: str) -> None:
     """Given to every option of every command that takes one value."""
-    # What selects nothing, or is accepted and ignored, is no mistake.
+    # Options that select nothing, or are accepted and ignored, are no mistake.
     harmless = {("consumerProgress", "-t"), ("brokerStatus", "-b"), ("sealSegment", "-b")}
     for option in ("-t", "-g", "-i", "-o", "-s"):
         for value in (LONG, "a\0b"):
@@ -302,7 +302,7 @@ def test_a_closed_standard_input(broker: Broker) -> None:
 
 
 def test_a_closed_stream_does_not_become_a_file_of_the_store(tmp_path: Path) -> None:
-    """What a library writes to standard error must not end in the first file that is opened."""
+    """A library's output to standard error must not end in the first file that is opened."""
     program = (
         "import os, sys; from commitbus.broker.cli.output import prepare_streams\n"
         "prepare_streams(); number = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)\n"

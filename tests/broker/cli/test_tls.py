@@ -153,7 +153,7 @@ def test_what_is_wrong_is_said_at_once(
 def test_a_broker_that_goes_away_is_waited_for_as_long_as_was_asked(
     command: str, capfd: Capture
 ) -> None:
-    """Nobody listens at all: the time is the one that was given."""
+    """No process listens: the command fails after the given time."""
     begun_s = time.monotonic()
     assert run(command, "127.0.0.1:1", "--timeout", "0.3") == 1
     assert 0.3 <= time.monotonic() - begun_s < AT_ONCE_S
@@ -162,7 +162,7 @@ def test_a_broker_that_goes_away_is_waited_for_as_long_as_was_asked(
     )
 
 
-# What options and variables mean
+# Meaning of options and variables
 
 
 def options(*arguments: str) -> argparse.Namespace:

@@ -29,7 +29,7 @@ from tests.broker.tls_broker import Signed, broker_with, signed_certificate
 
 Run = Callable[..., None]
 LONG_S = 60.0
-"""What no test waits for: a failure that is known must not need it."""
+"""A timeout that no test reaches: a known failure must be reported before."""
 
 
 def anyone() -> ssl.SSLContext:
@@ -148,7 +148,7 @@ async def serving(
     ],
 )
 def test_what_is_no_broker_is_not_taken_for_one(run: Run, said: bytes | None, reason: str) -> None:
-    """That something listens on the port means nothing yet."""
+    """A listener on the port need not be a broker."""
 
     async def answer(stream: trio.SocketStream) -> None:
         async with stream:

@@ -116,7 +116,7 @@ def cold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def receive_beside(bus: Any, count: int, **options: Any) -> list[list[bytes]]:
-    """What several receivers get that ask at once."""
+    """Return the bodies that each of several concurrent receivers gets."""
     found: list[list[bytes]] = []
 
     async def receive() -> None:

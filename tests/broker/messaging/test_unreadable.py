@@ -151,7 +151,7 @@ def test_renewal_does_not_keep_it(run: Run, spoil: Spoil, blocks: BadBlocks) -> 
 def test_a_fifo_queue_stays_in_order_and_goes_on_in_the_end(
     run: Run, spoil: Spoil, attempt_id: str
 ) -> None:
-    """Nothing overtakes it while it may still come, and what waited behind it was no attempt."""
+    """No message overtakes it while it is retried, and the ones behind it use up no attempt."""
 
     async def scenario(bus: Any) -> None:
         await fifo_group.set_up(bus, *BODIES, retry_max_times=1)
@@ -200,7 +200,7 @@ def test_other_message_groups_pass_it(run: Run, spoil: Spoil) -> None:
 
 
 def test_a_pull_of_it_is_told_and_where_to_go_on(run: Run, spoil: Spoil) -> None:
-    """What lies before it comes first; whoever wants may ask for it again."""
+    """The messages before it come first; the client may ask for it again."""
 
     async def scenario(bus: Any) -> None:
         await bus.send(*BODIES)

@@ -319,7 +319,7 @@ def test_a_mirror_that_could_not_be_read_back_is_left_out(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """That is said once, and the store opens again."""
+    """It is logged once, and the store opens again."""
     metadata = open_store(tmp_path)
     trio.run(metadata.put_topic, FIFO)
     metadata.close()

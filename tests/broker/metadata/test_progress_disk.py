@@ -127,7 +127,7 @@ def test_a_mirror_that_could_not_be_read_back_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """That is said once, the store goes on and opens again; a smaller mirror is written again."""
+    """It is logged once, the store goes on and opens again; a smaller mirror is written again."""
     monkeypatch.setattr(rocketmq_config, "FILE_BYTES_MAX", 400)
     table = open_table(tmp_path)
     table.create("g", "t", 0, 7)

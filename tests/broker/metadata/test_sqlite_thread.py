@@ -223,7 +223,7 @@ def test_a_database_cut_anywhere_is_refused_or_opens_whole(
 def test_a_death_of_the_thread_ends_every_wait(
     open_thread: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the job that it was at, of those behind, and of all that come later; told once."""
+    """The running job, the queued ones and all later ones fail; the listener is told once."""
     thread = open_thread()
     deaths: list[StoreError] = []
     thread.add_failure_listener(deaths.append)

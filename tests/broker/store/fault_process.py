@@ -1,4 +1,4 @@
-"""What a store does on a failing disk, as a process of its own: a SIGBUS ends no test run.
+"""Runs a store on a failing disk in a process of its own: a SIGBUS ends no test run.
 
 Run as `python -m tests.broker.store.fault_process COMMAND DIRECTORY [ARGUMENT]`; prints JSON.
 """

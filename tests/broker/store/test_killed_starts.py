@@ -65,7 +65,7 @@ def test_a_start_that_is_killed_leaves_nothing_to_the_next(name: str, *, traced:
 
 @pytest.mark.parametrize("name", [name for name in STORES if name != "killed"])
 def test_a_power_cut_in_a_start_leaves_nothing_to_the_next(name: str) -> None:
-    """What was derived may or may not be on the disk; the checkpoint of before knows neither."""
+    """Derived files may or may not be on the disk, whatever the checkpoint said before."""
     disk = STORES[name]()
     expected = settled(disk)
     choice = random.Random(name)  # noqa: S311 - repeatable, not secret

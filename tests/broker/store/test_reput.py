@@ -302,7 +302,7 @@ def test_what_is_deleted_while_it_is_read_for_the_index_is_passed_over() -> None
 
 
 def test_who_waits_for_what_is_never_confirmed_is_told() -> None:
-    """What is confirmed already still comes."""
+    """Messages that are confirmed already are still dispatched."""
     bench = Bench()
     failure = FlushFailedError(Path("log"), OSError(5, "Input/output error"))
     with bench.running() as reput:

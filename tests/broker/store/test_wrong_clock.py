@@ -182,7 +182,7 @@ def test_a_killed_rebuild_is_not_believed_with_poisoned_timestamps(
     assert check_store(copy).problems == []
 
 
-# What somebody removes
+# Removed files
 
 
 def test_a_manifest_that_is_removed_is_made_again_at_once(

@@ -90,7 +90,7 @@ def test_health_probes_are_not_logged_and_refusals_are(
             with socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as client:
                 client.sendall(sent)
                 client.shutdown(socket.SHUT_WR)
-                # What was sent and not read makes it a reset.
+                # Bytes that the server has not read turn the close into a reset.
                 with suppress(ConnectionResetError):
                     assert client.recv(1) == b""
         server.stop()
@@ -237,7 +237,7 @@ def test_the_transport_needs_no_grpcio() -> None:
 def test_a_kept_stream_of_requests_ends_with_its_call(
     kit: Kit, start_server: Start, connect: Connect
 ) -> None:
-    """Whoever reads on after the handler has ended learns so."""
+    """Reading on after the handler has ended raises an error."""
     kept: list[Any] = []
     raised = []
 
