@@ -1,4 +1,4 @@
-"""The thread that an embedded broker runs on, and what Ctrl-C and fork do not upset about it.
+"""The thread that an embedded broker runs on, safe against Ctrl-C and fork.
 
 Ctrl-C raises KeyboardInterrupt in the main thread, between any two lines. So whatever has to be
 undone is made and undone on the broker's thread, where it never happens; the caller's thread only
@@ -36,7 +36,7 @@ class BrokerError(RuntimeError):
 
 @final
 class BrokerThread:
-    """One run of a broker. It knows nothing of the `Broker` object, so that may be forgotten.
+    """One run of a broker. It has no reference to the `Broker` object, which may be collected.
 
     Args:
         directory: the store; a temporary one if None.
@@ -57,7 +57,7 @@ class BrokerThread:
         self._is_begun = self._stops = False
         self._stop: trio.Event | None = None
         self._token: trio.lowlevel.TrioToken | None = None
-        # Held until what they are named after has happened.
+        # Locks that are released when the event of their name has happened.
         self._started, self._ended = threading.Lock(), threading.Lock()
         self._started.acquire()
         self._ended.acquire()
@@ -90,7 +90,7 @@ class BrokerThread:
     def stop(self) -> None:
         """Stop the broker, wait for the end of the thread.
 
-        Nothing is lost where this is interrupted: it may be called again. In a forked child it
+        It may be called again after an interruption. In a forked child it
         does nothing.
 
         Raises:
@@ -104,8 +104,8 @@ class BrokerThread:
         self._thread.join()
         self._raise_failure()
 
-    def stop_forgotten(self) -> None:
-        """Stop a broker whose object nobody refers to any more; for the garbage collector."""
+    def stop_unreferenced(self) -> None:
+        """Stop a broker whose object was garbage-collected."""
         if self.is_elsewhere or not self._ended.locked() or not self._request_stop():
             return
         # On any other thread, such as one of the broker's, waiting might be waiting for itself.
@@ -146,7 +146,7 @@ class BrokerThread:
 
     def _work(self) -> None:
         with self._guard:
-            # The start was interrupted before this thread ran: nobody waits for it.
+            # The start was interrupted before this thread ran: no caller waits for it.
             if self._stops:
                 return
             self._is_begun = True
@@ -178,7 +178,7 @@ class BrokerThread:
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
-        # Nurseries wrap what went wrong in groups; one cause is the rule.
+        # Nurseries wrap exceptions in groups, mostly of one.
         while isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
             failure = failure.exceptions[0]
         if failure is not None:

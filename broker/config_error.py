@@ -36,7 +36,7 @@ def shown_value(value: object) -> str:
 
 
 def check_length(key: str, length: int, length_max: int, unit: str) -> None:
-    """Raise ConfigError for a text that is longer than what it becomes a part of allows."""
+    """Raise ConfigError for a text that is too long for the name it becomes part of."""
     require(key, length <= length_max, f"has {length} {unit}, at most {length_max} are possible")
 
 

@@ -83,9 +83,9 @@ class Broker:
         given = None if directory is None else Path(directory)
         self._thread = BrokerThread(given, settings, self.clock)
         # Ctrl-C between the end of this call and the begin of the caller's block leaves an object
-        # that nobody refers to.
-        self._forgotten = weakref.finalize(self, self._thread.stop_forgotten)
-        self._forgotten.atexit = False
+        # without references.
+        self._finalizer = weakref.finalize(self, self._thread.stop_unreferenced)
+        self._finalizer.atexit = False
         try:
             self._thread.start()
             self.directory: Final = self._thread.directory
@@ -144,11 +144,11 @@ class Broker:
     ) -> None:
         """Create a consumer group or change one; durable on return.
 
-        What `mqadmin updateSubGroup` can set, but for options that have no effect here.
+        Takes the options of `mqadmin updateSubGroup` that have an effect here.
 
         Args:
             name: the group.
-            fifo: deliver in order: of a lock unit nothing more while a message of it is out.
+            fifo: deliver in order: no message of a lock unit while another one of it is in flight.
             lock_unit: what a FIFO group locks, `QUEUE` unless `MESSAGE_GROUP` is given.
             retries: deliveries after the first one, before a message is a dead letter.
             retry_queues: queues of the group's `%RETRY%` topic, should a client make it.
@@ -198,7 +198,7 @@ class Broker:
         """
         try:
             self._thread.stop()
-            self._forgotten.detach()
+            self._finalizer.detach()
         except KeyboardInterrupt:
             self._thread.stop()
             raise

@@ -43,5 +43,5 @@ def _timestamp_at(store: MessageStore, physical_offset: PhysicalOffset) -> int:
         return store.store_timestamp(physical_offset)
     except (OffsetOutOfRangeError, CorruptRecordError, ReadFailedError):
         # Deleted meanwhile, or the end of an empty log. All that an operator looks at must not be
-        # missing because of a bad block; whoever wants the message is told of it.
+        # missing because of a bad block; a reader of the message gets the error.
         return NEVER_MS

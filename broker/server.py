@@ -198,7 +198,7 @@ def _stop_on_failure(
     stop: trio.Event,
     failures: list[StoreError],
 ) -> None:
-    """Set `stop` when one of these fails: after that nothing can be promised."""
+    """Set `stop` when one of these fails: the broker cannot keep its guarantees then."""
     token = trio.lowlevel.current_trio_token()
 
     def fail(error: StoreError) -> None:
@@ -206,7 +206,7 @@ def _stop_on_failure(
         stop.set()
 
     def on_failure(error: StoreError) -> None:
-        # On a thread of that part. The run may be over already: then there is nobody to stop.
+        # On a thread of that part. If the run is over already, there is nothing to stop.
         try:
             token.run_sync_soon(fail, error)
         except trio.RunFinishedError:

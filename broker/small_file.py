@@ -12,7 +12,7 @@ SMALL_FILE_BYTES_MAX: Final = 1024 * 1024
 
 
 class SmallFileError(Exception):
-    """A file cannot be read, or is not what is read as a whole."""
+    """A file cannot be read, is no regular file, or is too long."""
 
     def __init__(self, path: Path, reason: str) -> None:
         self.path, self.reason = path, reason
@@ -20,7 +20,7 @@ class SmallFileError(Exception):
 
 
 def read_small_file(path: Path, bytes_max: int = SMALL_FILE_BYTES_MAX) -> bytes:
-    """Return what is in a regular file of at most so many bytes.
+    """Return the bytes of a regular file of at most `bytes_max`.
 
     A device or a pipe may have no end, or no beginning: opening it would hang a start.
 

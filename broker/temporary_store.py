@@ -51,7 +51,7 @@ def temporary_store() -> Iterator[Path]:
 def remove_left_over() -> None:
     """Remove the directories of this user's brokers that were killed."""
     for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        # It is in use, somebody else's, or being removed by another process at this moment.
+        # It is in use, another user's, or being removed by another process.
         with contextlib.suppress(OSError), _locked(directory, fcntl.LOCK_EX | fcntl.LOCK_NB):
             if directory.stat().st_uid == os.geteuid() and (directory / MARK).exists():
                 _remove(directory)

@@ -71,8 +71,8 @@ _NOT_WRITABLE: Final = -1
 _concatenate = b"".join
 
 
-def _tell_nobody(_: StoreError) -> None:
-    """Leave it to who appends next."""
+def _ignore(_: StoreError) -> None:
+    """Leave it to the next append, which raises the error."""
 
 
 _pack_properties_length = PROPERTIES_LENGTH.pack
@@ -125,7 +125,7 @@ class CommitLog(LogReader):
         self._store_flag = STORE_HOST_IPV6_FLAG if store_host.is_ipv6 else 0
         self._max_body_bytes = max_body_bytes
         self._max_record_bytes = file_size - BLANK_RECORD_BYTES
-        self.on_failure: Callable[[StoreError], None] = _tell_nobody
+        self.on_failure: Callable[[StoreError], None] = _ignore
         """Called on the thread that fails, once appending has ended for good: the thread that
         prepares files died, or the page where the log goes on does not come back from the disk."""
         self._failure: StoreError | None = None

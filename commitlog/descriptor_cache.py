@@ -1,6 +1,6 @@
 """A bound on how many files are open at a time.
 
-A process may have about a thousand open files where nobody raised the limit. A terabyte of log has
+A process may have about a thousand open files unless the limit was raised. A terabyte of log has
 as many segments, and 10,000 queues have tens of thousands of files.
 """
 
@@ -17,10 +17,10 @@ class Closable(Protocol):
     recently_used: bool
     """Set with each use. The file never clears it."""
     must_stay_open: bool
-    """Whether bytes were written that are not durable yet: a failed write-back is reported to a
-    descriptor that was open when it happened, for certain, and to later ones only perhaps."""
+    """Whether it has bytes that are not durable yet: only a descriptor that was open during a
+    failed write-back is certain to report it."""
 
-    def let_descriptor_go(self) -> None:
+    def release_descriptor(self) -> None:
         """Give up the descriptor. Reads that are under way keep it until they end."""
 
 
@@ -38,7 +38,7 @@ class DescriptorCache:
     """Closes a file that was not used lately whenever more than `files_max` would be open.
 
     Second chance: files are looked at in the order in which they were opened; one that was used
-    since it was last looked at goes to the end. A use costs the setting of a mark, not a lock.
+    since it was last looked at goes to the end. A use sets a mark and takes no lock.
     """
 
     __slots__ = ("_open", "files_max", "lock")
@@ -47,7 +47,7 @@ class DescriptorCache:
         assert files_max > 0
         self.files_max = files_max
         self.lock = threading.Lock()
-        """The caller of the methods below holds it, and whoever opens or closes a file."""
+        """Held by callers of the methods below, and while a file is opened or closed."""
         self._open: dict[Closable, None] = {}
 
     def __len__(self) -> int:
@@ -68,7 +68,7 @@ class DescriptorCache:
                 oldest.recently_used = False
                 self._open[oldest] = None
             else:
-                oldest.let_descriptor_go()
+                oldest.release_descriptor()
         self._open[file] = None
 
     def forget(self, file: Closable) -> None:

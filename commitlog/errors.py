@@ -98,7 +98,7 @@ class FlushFailedError(StoreError):
 
 
 class ThreadDiedError(StoreError):
-    """A thread of the store ended by an exception that nobody expected: the store has failed."""
+    """A thread of the store ended by an unexpected exception: the store has failed."""
 
     def __init__(self, thread: str, cause: BaseException) -> None:
         self.thread, self.cause = thread, cause

@@ -1,16 +1,16 @@
 """How long ago each log file was ended, by time that a wrong wall clock cannot change.
 
-Store timestamps come from the wall clock, never fall along the log, and so keep what a clock that
-was a year ahead for one message has told them. They do not decide what retention deletes. An age
-is the time that the store itself has lived since it saw that the file was ended:
+Store timestamps come from the wall clock and never fall along the log: after one message of a clock
+that was a year ahead, all have that time for a year. So retention does not go by them. An age is
+the time that the store has observed since the file was ended:
 
 - While the store is open, the monotonic clock counts.
-- While it was closed, only the wall clock can have counted: what it went on since the ages were
-  saved is added to them. This is decided once, `SETTLE_S` after the start, because a machine that
-  has just started may not know the time yet. Until then no age is told, so nothing expires.
-- The last store timestamp says when exactly a file was ended, but only within what was observed:
-  not before the last look at which it was not ended yet, nor after the first at which it was.
-- Without saved ages, as in a store that RocketMQ wrote, the timestamps are all there is. Those that
+- For the time that it was closed, the wall clock counts: its difference since the ages were saved
+  is added to them. This is decided once, `SETTLE_S` after the start, because a machine that has
+  just started may not know the time yet. Until then no age is known, so no file expires.
+- The last store timestamp says when exactly a file was ended, within what was observed: not before
+  the last look at which it was not ended yet, not after the first look at which it was.
+- Without saved ages, as in a store that RocketMQ wrote, the timestamps are used. Those that
   lie in the future or before 2020 (a clock that was never set) count as the time of the start.
 
 ```
@@ -39,7 +39,7 @@ SETTLE_S: Final = 600.0
 CLOCK_STEP_MS: Final = 60_000
 """The wall clock was set if it went on by this much more or less than the monotonic one."""
 SAVE_INTERVAL_MS: Final = 3_600_000
-"""At most so much of the time that it was open counts not for a store killed with a wrong clock."""
+"""A store that is killed while the clock is wrong loses at most so much of its ages."""
 PLAUSIBLE_MS: Final = 1_577_836_800_000
 """2020-01-01: a clock that says less was never set."""
 FORMAT: Final = 1
@@ -82,13 +82,13 @@ class FileAges:
     )
 
     def __init__(self, store: Path, clock: Clock, file_system: FileSystem) -> None:
-        """Begin to count. Nothing is read before the first `look`."""
+        """Begin to count. The file is read at the first `look`."""
         self._path, self._clock, self._file_system = store / AGES_PATH, clock, file_system
         self._started_s = clock.monotonic_s()
         self._looked_ms: int | None = None
         self._saved: _Saved | None = None
         self._settled = False
-        # On the time of this run, which begins at 0: what was ended before has a negative number.
+        # In ms since the start of this run; negative for files that were ended before.
         self._ended_ms: dict[int, int] = {}
         self._spans: dict[int, _Span] = {}
         # When the ages were saved last, and what the wall clock then was ahead of this run's time.
@@ -101,7 +101,7 @@ class FileAges:
         """Take note of which files are ended now.
 
         Args:
-            base_offsets: Of all files that are ended, and only of those.
+            base_offsets: Offsets of all files that are ended, and only of those.
             last_stored_at: Returns the store timestamp of a file's last record, None if that cannot
                 be told. Asked once for each file.
         """

@@ -39,8 +39,8 @@ AHEAD_MAX_BYTES: Final = 32 << 20
 _log = logging.getLogger(__name__)
 
 
-def _tell_nobody(_: ThreadDiedError) -> None:
-    """Leave it to the writer, who learns of it with its next call."""
+def _ignore(_: ThreadDiedError) -> None:
+    """Leave it to the writer, whose next call raises the error."""
 
 
 @final
@@ -51,7 +51,7 @@ class FilePreparer:
     """
 
     def __init__(
-        self, files: MappedFileQueue, on_death: Callable[[ThreadDiedError], None] = _tell_nobody
+        self, files: MappedFileQueue, on_death: Callable[[ThreadDiedError], None] = _ignore
     ) -> None:
         """Prepare files of `files`. The thread starts with the first `advance`.
 
@@ -142,8 +142,8 @@ class FilePreparer:
         try:
             thread.start()
         except RuntimeError as error:
-            # The system allows no more threads now. Nothing is lost but speed: the writer finds
-            # its bytes cold and creates the next file itself. The next call tries again.
+            # The system allows no more threads now. It only costs speed: the writer finds its bytes
+            # cold and creates the next file itself. The next call tries again.
             _log.warning("no log file is prepared: %s", error)
         else:
             self._thread = thread

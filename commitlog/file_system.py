@@ -37,13 +37,13 @@ class Mapping(Protocol):
         """Tell the kernel not to read ahead: a first write then costs one page, not megabytes."""
 
     def is_resident(self, position: int, length: int) -> bool:
-        """Return whether bytes are in memory now; False where nobody can tell."""
+        """Return whether bytes are in memory now; False where that is unknown."""
 
     def lock(self, position: int, length: int) -> bool:
         """Bring bytes into memory and keep them there, and no others, until the next call.
 
-        Return False if the disk does not give them back, or if the process may lock no more: a
-        read of them tells which.
+        Return False if the disk does not give them back, or if the process may lock no more. A
+        read of them shows which.
         """
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class File(Protocol):
         """
 
     def close(self) -> None:
-        """Close. Mappings stay valid. A file to which nobody refers any more is closed as well."""
+        """Close. Mappings stay valid. A file object without references is closed as well."""
 
 
 _WOULD_WAIT: Final = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL)
@@ -214,7 +214,7 @@ class FileSystem(Protocol):
         """Open a file. With `create`, make it (and only it) when it is missing."""
 
     def lock(self, path: Path) -> Lock | None:
-        """Take the exclusive lock on `path`, creating the file; None when somebody has it.
+        """Take the exclusive lock on `path`, creating the file; None when it is held.
 
         Somebody else in this process counts too. Opening, reading and closing the file meanwhile,
         here or in another process, does not drop the lock.

@@ -1,9 +1,9 @@
 """One fixed-size file, named by the offset of its first byte.
 
-All reading goes through a descriptor: a block that the disk does not give back is then an error of
-one read, where a look at mapped memory would be a SIGBUS that ends the process. The file that the
-log appends to is mapped besides, as a store to memory is five times faster than a system call; see
-adr/0001. What this file must not know: records, consume queue units, the other files of the
+All reads go through a descriptor: a block that the disk does not give back is then an error of one
+read, where access to mapped memory would be a SIGBUS that ends the process. The file that the log
+appends to is mapped besides, as a store to memory is five times faster than a system call; see
+adr/0001. This module must not know records, consume queue units, or the other files of the
 directory.
 """
 
@@ -69,7 +69,7 @@ class MappedFile:
     """A file of a fixed size.
 
     One thread at a time may write; any number may read. A read that is under way while the file is
-    closed or deleted ends well: the descriptor lives as long as anybody uses it.
+    closed or deleted ends well: the descriptor lives as long as a read uses it.
     """
 
     __slots__ = (
@@ -120,7 +120,7 @@ class MappedFile:
             else:
                 file.allocate(0, size_bytes)
         except OSError as error:
-            # At once: nobody else uses it, and the error's traceback would keep it open.
+            # Close it now: the error's traceback would keep it open.
             file.close()
             created.delete()
             raise_refusal(error, path, size_bytes)
@@ -248,7 +248,7 @@ class MappedFile:
         return self._mapping.buffer
 
     def unmap(self) -> None:
-        """End the mapping. What was stored stays, durable after `flush`."""
+        """End the mapping. Stored bytes stay, durable after `flush`."""
         mapping, self._mapping = self._mapping, None
         if mapping is not None:
             mapping.close()
@@ -256,8 +256,8 @@ class MappedFile:
     def hold(self, position: int, end: int, limit: int) -> int:
         """Bring mapped bytes into memory for stores to come, and keep the first of them there.
 
-        Locked until the next call are `LOCKED_BYTES`, if the process may lock that much: a store
-        to those waits for no disk, however much later it comes.
+        `LOCKED_BYTES` are locked until the next call, if the process may lock that much: a store
+        to those never waits for a disk.
 
         Args:
             position: Where the next store begins.
@@ -317,7 +317,7 @@ class MappedFile:
                 return
             raise FlushFailedError(self.path, error) from error
 
-    def let_descriptor_go(self) -> None:
+    def release_descriptor(self) -> None:
         """Give up the descriptor, but not the file: its next use opens it again."""
         self._file = None
 
@@ -332,11 +332,11 @@ class MappedFile:
     def delete(self) -> None:
         """Remove the file."""
         with self._policy.descriptors.lock:
-            # First, and under the lock: nobody then opens a file that is not there any more.
+            # First, and under the lock, so that no reader opens a removed file.
             self._deleted = True
             self._file = None
         try:
-            # Somebody else may have removed it before: that must not keep other files.
+            # It may have been removed already: that must not keep other files.
             with suppress(FileNotFoundError):
                 self._file_system.remove(self.path)
         except BaseException:

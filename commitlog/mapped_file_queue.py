@@ -324,7 +324,7 @@ class MappedFileQueue:
 
     def delete(self) -> None:
         """Remove all files, and the directory if nothing else is in it."""
-        # First: whoever flushes meanwhile finds names gone, and must not take that for a failure.
+        # First: a concurrent flush finds names missing, and must not take that for a failure.
         self._is_deleted = True
         with self._lock:
             files, self.files = self.files, ()

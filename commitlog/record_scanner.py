@@ -74,7 +74,7 @@ class RecordScanner:
         Args:
             view: Bytes of one file.
             base_offset: Physical offset of the first of them.
-            position: Of the first record in the view.
+            position: Position of the first record in the view.
             verify_crc: Whether bodies are compared with their checksums.
             behind: How many bytes follow the view, to the end of its file or of what was appended,
                 whichever comes first.
@@ -112,7 +112,7 @@ def read_piece(
 ) -> Piece:
     """Return bytes of a file from `position` on: `piece_bytes`, and at least one whole record.
 
-    Less only if `limit`, the end of what counts of the file, comes before.
+    Less only if `limit`, the end of the valid bytes of the file, comes before.
 
     Raises:
         ReadFailedError: The disk does not give them back.
@@ -121,7 +121,7 @@ def read_piece(
     data, failure = file.read_up_to(position, min(max(piece_bytes, _HEADER_BYTES_MAX), rest))
     view = memoryview(data)
     size = claimed_size(view)
-    # Records before the page that cannot be read are no worse for it.
+    # Records before the unreadable page are still returned.
     if failure is not None and len(view) < (size or _HEADER_BYTES_MAX):
         raise failure
     if len(view) < size <= rest:

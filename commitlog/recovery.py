@@ -40,7 +40,7 @@ _BATCH_RECORDS: Final = 4096
 
 
 def no_progress(what: str, done: int, total: int) -> None:
-    """Report to nobody."""
+    """Report no progress."""
 
 
 @final
@@ -101,10 +101,10 @@ def recover_abnormally(
 
     Args:
         log: Just opened. One that was opened for reading gets its end set, and is not changed.
-        durable_watermark: Below it every byte was synced; None if nobody noted it.
+        durable_watermark: Below it every byte was synced; None if it is unknown.
         trusted_timestamp: The smaller of the checkpoint's physic and logics timestamps: what was
             stored until then is in the log and in the consume queues.
-        trusted_offset: What lies before it is in the log and in the consume queues. Better than a
+        trusted_offset: Everything before it is in the log and in the consume queues. Better than a
             time: a clock that was ahead gives all later records the same one.
         cut_directory: Where cut bytes are put aside; `commitbus/cut` beside the log's directory
             when None.

@@ -21,7 +21,7 @@ def address_of(view: memoryview) -> int:
 
 
 def is_resident(start: int, length: int) -> bool:
-    """Return whether the pages from an address on are in memory now; False if nobody can tell."""
+    """Return whether the pages from an address on are in memory now; False if that is unknown."""
     first = start - start % mmap.PAGESIZE
     pages = -(-(start + length - first) // mmap.PAGESIZE)
     in_memory = ctypes.create_string_buffer(pages)

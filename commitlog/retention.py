@@ -96,7 +96,7 @@ def files_to_delete(
         policy: What is configured.
         files: What may go: every file but the one that is written, oldest first.
         usage: Of the disk that holds them.
-        local_hour: The hour of the day, 0 to 23, where the operator lives.
+        local_hour: The hour of the day, 0 to 23, in the operator's time zone.
     """
     used_percent = usage.used_percent
     expired = 0

@@ -1,4 +1,4 @@
-"""A thread of the store that nobody may lose without hearing of it."""
+"""A thread of the store whose death is reported."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _logger = logging.getLogger(__name__)
 class ServiceThread:
     """Runs a service on a thread of its own; an exception that ends it is reported, whatever it is.
 
-    A thread that is gone does its part of the work no more, and whoever waits for that part would
-    wait for ever. So the service passes the error to its waiters, and to the store, which fails.
+    The waiters of a thread that has died would wait for ever. So the service passes the error to
+    them, and to the store, which fails.
     """
 
     __slots__ = ("_name", "_on_death", "_service", "_thread")
@@ -28,7 +28,7 @@ class ServiceThread:
         """Make the thread; it runs `service` from `start` on.
 
         Args:
-            name: Of the thread.
+            name: The thread's name.
             service: Returns when the service was stopped.
             on_death: Called on the thread, once, if `service` raises.
         """
@@ -44,7 +44,7 @@ class ServiceThread:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the thread to end, if it was started. The service must have been told to."""
+        """Wait for the thread to end, if it was started. The service must have been stopped."""
         if self._thread.is_alive():
             self._thread.join()
 

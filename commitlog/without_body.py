@@ -3,7 +3,7 @@
     record     | header | body | topic | properties |
     result     | header |        topic | properties |      size and body length changed to fit
 
-It passes the same checks as any record, so nothing else needs to know how a record is laid out.
+It passes the same checks as any record, so other modules need not know the layout of a record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def header_without_body(head: bytes, size_bytes: int, physical_offset: int) -> t
 
     Args:
         head: The first `HEAD_BYTES` of the record.
-        size_bytes: Of the record.
+        size_bytes: Size of the record.
         physical_offset: Where it lies.
 
     Raises:

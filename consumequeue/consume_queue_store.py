@@ -59,8 +59,8 @@ class ConsumeQueueStore:
             file_size: Of each file, in bytes; a multiple of 20.
             file_system: What holds the folder.
             writable: Whether the files may be changed.
-            open_files_max: How many are open at a time. One more that is needed costs about 10 us,
-                and another one its descriptor.
+            open_files_max: How many are open at a time. Opening one beyond costs about 10 us, and
+                closes another one.
         """
         self._directory, self._file_size = directory, file_size
         self._file_system, self._writable = file_system, writable
@@ -120,22 +120,22 @@ class ConsumeQueueStore:
             ends[key] = max(ends.get(key, end), end)
         for key, queue in self._queues.items():
             if queue.min_offset < queue.max_offset:
-                # RocketMQ begins at 0 again after it has deleted a topic, and tells no note.
+                # RocketMQ begins at 0 again after it deletes a topic, and does not know the note.
                 ends[key] = max(self.deleted.queue_end(*key), queue.max_offset)
             else:
                 ends[key] = max(ends.get(key, queue.max_offset), queue.max_offset)
         return ends
 
     def begins_late(self, topic: str, queue_id: int) -> bool:
-        """Return whether units of earlier messages are missing, of a queue that `put` has begun.
+        """Return whether a queue that `put` has begun lacks units of earlier messages.
 
-        It should begin at 0, or where a note says that an earlier one ended. Seldom it begins
-        later: when retention has removed the file with its older units, and `truncate` the rest.
+        It should begin at 0, or where a note says that an earlier one ended. It begins later if
+        retention has removed the file with its older units, and `truncate` the rest.
         """
         return self._queues[topic, queue_id].min_offset > self.noted_end(topic, queue_id)
 
     def noted_end(self, topic: str, queue_id: int) -> QueueOffset:
-        """Return where a queue goes on of which no message is left; 0 if nobody noted it."""
+        """Return the next offset of a queue of which no message is left; 0 without a note."""
         noted = self._ends.ends.get((topic, queue_id), QueueOffset(0))
         return max(noted, self.deleted.queue_end(topic, queue_id))
 
@@ -205,9 +205,9 @@ class ConsumeQueueStore:
             self._dispatched_to = self._end_of_units()
 
     def note_ends(self, min_physical_offset: PhysicalOffset) -> None:
-        """Note, durably, where the queues end that have no message from an offset on.
+        """Note, durably, the ends of the queues that have no message from an offset on.
 
-        For the log, before it begins there. What it lets go must be durable.
+        Called before the log begins there. The units of the messages before it must be durable.
 
         Raises:
             DiskFullError: There is no room. Their units tell the same, as long as they are there.
@@ -266,7 +266,7 @@ class ConsumeQueueStore:
             self._ends.save({key: end for key, end in self._ends.ends.items() if key[0] != topic})
 
     def settle_deleted(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
-        """After a start: let go of what a crash left of deleted topics, given the log's bounds.
+        """After a start: remove what a crash left of deleted topics, given the log's bounds.
 
         Raises:
             DiskFullError: There is no room for a note that the next messages need.

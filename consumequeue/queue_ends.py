@@ -1,8 +1,8 @@
-"""Where the queues end of which the log has no message any more.
+"""The ends of queues of which the log has no message any more.
 
-Retention lets a message go, not its queue offset: the next message of the queue gets the one that
-follows. The newest file of a queue stays, and its last unit tells; but whoever removes queues, to
-have them derived anew, removes that as well. Then this note tells.
+Retention deletes a message, but its queue offset stays used: the queue's next message gets the one
+after it. The newest file of a queue is kept for that, as its last unit has the offset. An operator
+who removes queues, to have them derived anew, removes that unit as well; then this note has it.
 
 The file is JSON, replaced as a whole:
 
@@ -11,7 +11,7 @@ The file is JSON, replaced as a whole:
  "queue_ends": {"<topic>": {"<queue id>": <offset of the next message>, ...}}}
 ```
 
-An entry says nothing once its queue has a message again.
+An entry is ignored once its queue has a message again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class QueueEnds:
             self.ends = _decode(data, self._path)
 
     def save(self, ends: Ends) -> None:
-        """Note other ends, durably, if they are others.
+        """Save the ends, durably, if they have changed.
 
         Raises:
             DiskFullError: There is no room; nothing is changed.

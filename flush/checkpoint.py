@@ -92,7 +92,7 @@ def read_checkpoint(store: Path, file_system: FileSystem) -> StoreCheckpoint | N
 
 @final
 class CheckpointFile:
-    """The writer's side, of the note of physical offsets beside it too. One thread at a time."""
+    """Writes the checkpoint and the physical offsets beside it. One thread at a time."""
 
     __slots__ = ("_file", "_flushed")
 
@@ -120,16 +120,15 @@ class CheckpointFile:
         """Write and fdatasync. 40 bytes lie in one sector, so a power cut cannot tear them.
 
         Args:
-            checkpoint: What is vouched for.
-            flushed: The same as physical offsets. Without them, those that were vouched for before
-                are taken back.
+            checkpoint: Timestamps up to which it vouches.
+            flushed: The same as physical offsets. Without them, the old offsets are withdrawn.
 
         Raises:
             FlushFailedError: It failed. Never try again.
         """
-        # They count together with this checkpoint only, and the checkpoint without them is vague.
+        # First: the offsets count only together with this checkpoint.
         if flushed is None:
-            self._flushed.take_back()
+            self._flushed.lower()
         else:
             self._flushed.save(flushed, checkpoint)
         try:
@@ -138,18 +137,16 @@ class CheckpointFile:
         except OSError as error:
             raise FlushFailedError(self._file.path, error) from error
 
-    def take_back_offsets(
-        self, *, queues_end: int = _ANY_OFFSET, index_end: int = _ANY_OFFSET
-    ) -> None:
-        """Vouch for nothing behind these physical offsets any more; the timestamps stay.
+    def lower_offsets(self, *, queues_end: int = _ANY_OFFSET, index_end: int = _ANY_OFFSET) -> None:
+        """Lower the durable offsets to at most these; the timestamps stay.
 
-        To be called before it is derived anew: where all timestamps are the same, because a clock
-        was ahead, they may say that it is not vouched for while the offsets say that it is.
+        Called before the files behind them are derived anew. Timestamps do not suffice where all
+        are the same because a clock was ahead.
 
         Raises:
             FlushFailedError: It failed. Never try again.
         """
-        self._flushed.take_back(queues_end, index_end)
+        self._flushed.lower(queues_end, index_end)
 
     def close(self) -> None:
         """Close; `save` has synced."""

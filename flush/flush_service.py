@@ -2,7 +2,7 @@
 
 SYNC_FLUSH is group commit: a request wakes the thread, it flushes everything appended so far, and
 the requests that arrive meanwhile are covered by the next round. ASYNC_FLUSH is the same loop with
-a pause before each round, cut short when too many bytes wait. An idle store wakes nobody.
+a pause before each round, cut short when too many bytes wait. An idle store does not wake.
 
 A failed fsync ends it for good. The kernel may have dropped the dirty pages and would report
 success the next time, so a second attempt proves nothing. Any other exception on the thread ends
@@ -50,8 +50,8 @@ class FlushService:
     """Flushes a target on a thread of its own, and tells who waits for it.
 
     Listeners run on the flush thread: the next round starts only when they have returned, so they
-    do no more than pass the number on. What they raise is logged; but for a MemoryError, which ends
-    the thread: somebody may not have heard what he waits for.
+    do no more than pass the number on. What they raise is logged, except a MemoryError, which ends
+    the thread: a waiter may have missed its notification.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class FlushService:
         policy: FlushPolicy,
         publish: Callable[[PhysicalOffset], None],
     ) -> None:
-        """`publish` stores the watermark; it is called first, before anyone hears of the flush.
+        """Call `publish` to store the watermark, before any listener of a flush.
 
-        That it raises FlushFailedError is a failed flush.
+        A FlushFailedError of `publish` is a failed flush.
         """
         self._target, self._policy, self._publish = target, policy, publish
         self._pending_bytes_max = policy.pending_bytes_max

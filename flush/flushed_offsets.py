@@ -1,8 +1,9 @@
-"""Up to which physical offset consume queues and index are durable, beside the checkpoint.
+"""The physical offsets up to which queues and index are durable, beside the checkpoint.
 
-RocketMQ's checkpoint says it with store timestamps. These do not rise while a clock that was ahead
-waits for the time to catch up, and then tell nothing apart: after an unclean stop everything since
-would be checked and derived again. Physical offsets always rise.
+RocketMQ's checkpoint has store timestamps for this. After a clock was ahead they stay the same
+until the time has caught up: an unclean stop in between would check and derive all messages since
+again.
+Physical offsets always rise.
 
 ```
 STORE/commitbus/flushed, 1024 bytes, big-endian: two slots, 512 bytes apart
@@ -13,8 +14,8 @@ STORE/commitbus/flushed, 1024 bytes, big-endian: two slots, 512 bytes apart
    +-------+--------+------------+------------+------------+------------+------------+--------+---
 ```
 A slot counts only together with the checkpoint that it was written for, whose timestamps it
-repeats: if RocketMQ used the store since, or the checkpoint was taken back because the queues are
-being rebuilt, it does not. Writes alternate between the slots, so a torn one leaves the other.
+repeats: not if RocketMQ has used the store since, and not if the checkpoint was lowered to rebuild
+the queues. Writes alternate between the slots, so a torn one leaves the other.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ def read_flushed_offsets(
 ) -> FlushedOffsets | None:
     """Return what was written for this checkpoint of a store, None if nothing was.
 
-    Nothing is said about a checkpoint that vouches for nothing. The watermark was durable before
-    the offsets were written: if it is lost, or behind them, somebody has changed the store.
+    None, too, if the checkpoint vouches for nothing. The watermark was durable before the offsets
+    were written: if it is lost, or behind them, another program has changed the store.
 
     Raises:
         OSError: The file is there and cannot be read.
@@ -106,7 +107,7 @@ def read_flushed_offsets(
         slots = _slots_of(file)
     finally:
         file.close()
-    # Both may fit: the later one, as offsets only rise. What an earlier one says is true as well.
+    # If both fit, the later one counts: offsets only rise.
     fitting = (slot[0] for slot in slots if slot and slot[1] == _timestamps(checkpoint))
     offsets = max(fitting, default=None)
     return offsets if offsets and 0 < offsets.queues_end <= durable_watermark else None
@@ -119,7 +120,7 @@ def _slots_of(file: File) -> list[tuple[FlushedOffsets, tuple[int, ...]] | None]
 
 @final
 class FlushedOffsetsFile:
-    """The writer's side. One thread at a time."""
+    """Writes the offsets. One thread at a time."""
 
     __slots__ = ("_file", "_slot")
 
@@ -143,7 +144,7 @@ class FlushedOffsetsFile:
         self._slot = 1 if first > second else 0
 
     def save(self, offsets: FlushedOffsets, checkpoint: StoreCheckpoint) -> None:
-        """Write what holds together with a checkpoint that is about to be saved, and fdatasync.
+        """Write the offsets of a checkpoint that is about to be saved, and fdatasync.
 
         Raises:
             FlushFailedError: It failed. Never try again.
@@ -155,8 +156,8 @@ class FlushedOffsetsFile:
             raise FlushFailedError(self._file.path, error) from error
         self._slot ^= 1
 
-    def take_back(self, queues_end: int = 0, index_end: int = 0) -> None:
-        """Vouch for nothing behind these offsets any more, durably, before it is derived anew.
+    def lower(self, queues_end: int = 0, index_end: int = 0) -> None:
+        """Lower both slots to at most these offsets, durably.
 
         Raises:
             FlushFailedError: It failed. Never try again.

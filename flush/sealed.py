@@ -291,16 +291,16 @@ class SealedSegments:
         """
         gone = [base for base in self._max_store_timestamps if base < physical_offset]
         for base_offset in sorted(gone):
-            # Somebody else may have removed it before.
+            # It may have been removed already.
             with suppress(FileNotFoundError):
                 self._file_system.remove(manifest_path(self._store, base_offset))
             del self._max_store_timestamps[base_offset]
         if gone:
-            # Before the log files go: after a power cut a manifest would tell of a lost file.
+            # Before the log files: a power cut must not leave a manifest of a missing file.
             self._file_system.sync_directory(self._store / SEALED_PATH)
 
     def forget_lost(self) -> None:
-        """Hold those files for not sealed whose manifests somebody has removed.
+        """Treat files as not sealed whose manifests were removed.
 
         Raises:
             OSError: The directory cannot be read.

@@ -69,14 +69,14 @@ def candidates(
     them. Ends on a damaged chain: a sound one leads to ever lower indexes.
 
     Args:
-        file: What is searched. Entries that its header does not count yet may be followed too: the
-            slots of a file that somebody else writes may be newer than its header.
-        wanted: Which messages.
-        head: The newest entry of the chain; None if the file tells.
-        work: Bounds what is done.
+        file: The file to search. Entries that its header does not count yet may be followed too:
+            if another process writes the file, its slots may be newer than its header.
+        wanted: Conditions of the query.
+        head: The newest entry of the chain; None to read it from the file.
+        work: Bounds the number of reads.
 
     Raises:
-        QueryTooWideError: That was not enough.
+        QueryTooWideError: The bound is reached.
         ReadFailedError: The disk does not give an entry back.
         OSError: The file cannot be opened.
     """

@@ -2,9 +2,9 @@
 
 Nothing is mapped. Entries lie next to each other in the file, so a put writes them with one call,
 and then the header that counts them. Slots lie all over it: those of the file that is appended to
-are in memory, and `write` writes the pages that changed. What a killed process leaves is whole but
-for slots, which lead to older entries, or to ones that the header does not count. After an unclean
-stop they are derived again (`cut`); who only reads derives them in memory (`ready_to_read`).
+are in memory, and `write` writes the pages that changed. A killed process leaves whole entries, but
+slots may lead to older entries, or to ones that the header does not count. After an unclean stop
+they are derived again (`cut`); a process that only reads derives them in memory (`ready_to_read`).
 
 Not thread-safe: `IndexService` owns the lock.
 """
@@ -170,7 +170,7 @@ class IndexFile:
     def ready_to_read(self) -> None:
         """See that queries find all entries that the header counts.
 
-        Somebody else may be appending to a file that is opened for reading, or was killed while
+        Another process may be appending to a file that is opened for reading, or was killed while
         doing so. Its slots are behind then; whether they are shows in that of the last entry.
 
         Raises:
@@ -280,7 +280,7 @@ class IndexFile:
     def _ready_slots(self) -> Slots:
         """Return the slots, read if need be, and see that entries will find room.
 
-        Called before anything is changed, so that what fails can be tried again.
+        Called before any change, so that a failed put can be tried again.
         """
         if not self._is_reserved:
             file, size = self._open(), index_file_bytes(self.slot_count, self.entry_count)
@@ -349,7 +349,7 @@ class IndexFile:
             self._written_header = self.header
 
     def write_again(self) -> None:
-        """Write what an earlier process wrote: if its sync failed, it may be in memory only.
+        """Write an earlier process's entries again: if its sync failed, they may be in memory only.
 
         The kernel took the pages for clean then, so that a sync alone would pass them over. Puts
         may go on meanwhile. Raises as `write_entries`.
@@ -379,20 +379,20 @@ class IndexFile:
         except OSError as error:
             raise FlushFailedError(self.path, error) from error
 
-    def let_go(self) -> None:
-        """Give up what only a file that is appended to needs. Readers go on."""
+    def release(self) -> None:
+        """Release slots and descriptor of a file that is full and written. Readers go on."""
         assert self.is_written, "what is not in the file would be lost"
         self._slots, self._file = None, None
 
     def close(self) -> None:
-        """Write what is in memory, if the disk takes it, and give the file up. Does not flush."""
+        """Write slots and entries that are in memory, if the disk takes them, and close."""
         with suppress(OSError, StoreError):
             if self._writable:
                 self.write()
-        self.abandon()
+        self.close_unwritten()
 
-    def abandon(self) -> None:
-        """Give up what is in memory, and the descriptor. Readers go on."""
+    def close_unwritten(self) -> None:
+        """Close without writing what is in memory. Readers go on."""
         self.is_gone = True
         self._slots, self._file, self._tail = None, None, bytearray()
 
@@ -400,8 +400,8 @@ class IndexFile:
         """Keep the entries below `index_count` (at least 2), and make all else agree with them.
 
         Durable after `sync`, but for the slots, which `write` writes. The end timestamp then is a
-        whole number of seconds after the begin: who cuts must append the next message, or this one
-        again, to set it right.
+        whole number of seconds after the begin: the caller must append the next message, or this
+        one again, to set it right.
 
         Args:
             index_count: How many entries are kept, counting entry 0.

@@ -137,7 +137,7 @@ class IndexFiles:
     def last_message(self) -> tuple[PhysicalOffset, int]:
         """Return the offset of the last message that has an entry, and how many it has.
 
-        What the disk does not give back is removed.
+        Unreadable files are removed.
         """
         while self.files:
             try:
@@ -179,9 +179,9 @@ class IndexFiles:
     def remove(self, position: int) -> None:
         """Remove a file. Queries that are in it go on."""
         file = self.files.pop(position)
-        file.abandon()
+        file.close_unwritten()
         self._are_names_durable = False
-        # Somebody else may have removed it before: that must not keep other files.
+        # It may have been removed already: that must not keep other files.
         with suppress(FileNotFoundError):
             self._file_system.remove(file.path)
 
@@ -195,7 +195,7 @@ class IndexFiles:
         for file in unsynced[:-_UNSYNCED_MAX]:
             file.sync()
             if file.is_written:
-                file.let_go()
+                file.release()
 
     def _load_file(self, path: Path) -> bool:
         """Look at a file; return False, leaving it alone, if it has no entry or is unreadable."""

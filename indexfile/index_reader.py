@@ -1,4 +1,4 @@
-"""Reading an index file by `pread`: what the disk does not give back is an error of one read."""
+"""Reads an index file by `pread`: an unreadable block is an error of one read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class IndexEntry(NamedTuple):
 
 
 _new_entry: Final[Callable[[tuple[int, ...]], IndexEntry]] = partial(tuple.__new__, IndexEntry)
-"""A fifth of the cost of calling the class, whose `__new__` is written in Python."""
+"""Costs a fifth of calling the class, whose `__new__` is written in Python."""
 
 
 @final
@@ -96,7 +96,7 @@ class IndexReader:
     def open(
         cls, path: Path, slot_count: int, entry_count: int, *, file_system: FileSystem
     ) -> IndexReader:
-        """Return a reader of what a file's header counts now.
+        """Return a reader of the entries that a file's header counts now.
 
         Raises:
             NotAStoreError: The file's size is not that of `slot_count` and `entry_count`, or its
@@ -140,7 +140,7 @@ class IndexReader:
         return self._entries_position + index * ENTRY_BYTES
 
     def slot(self, number: int) -> int:
-        """Return what one slot in the file leads to."""
+        """Return the index of the entry that a slot in the file leads to."""
         value: int = SLOT.unpack(self._read(SLOT_BYTES, HEADER_BYTES + SLOT_BYTES * number))[0]
         return value
 
@@ -187,7 +187,7 @@ class IndexReader:
     def _bisect(self, is_behind: Callable[[int], bool], end: int | None = None) -> int:
         indexes = range(self.header.index_count if end is None else end)
         low = min(1, len(indexes))
-        # From the first index on for which it is true.
+        # The condition holds from that index on.
         return bisect.bisect_left(indexes, 1, lo=low, key=lambda index: int(is_behind(index)))
 
     def _read(self, length: int, position: int) -> bytes:

@@ -75,7 +75,7 @@ class IndexService:
             file_system=file_system,
             writable=writable,
         )
-        # Held while a put writes, but by queries only while they note what they will look at.
+        # Held while a put writes, and by queries only while they open their readers.
         self._lock = threading.Lock()
         # A file must not be given up while it is flushed; taken before `_lock`.
         self._flush_lock = threading.Lock()
@@ -191,8 +191,8 @@ class IndexService:
     ) -> Generator[PhysicalOffset, None, None]:
         """Return the messages that may have a key, newest first, each once.
 
-        Only those before a physical offset, if one is given. What is put later is not seen. Puts
-        do not wait for whoever takes them.
+        Only those before a physical offset, if one is given. Later puts are not seen, and puts do
+        not wait for the caller.
         Entries hold a hash and whole seconds, so the caller compares the key in the record, and
         the store timestamp with [begin_ms, end_ms] where a second matters.
 
@@ -212,7 +212,7 @@ class IndexService:
         try:
             file.ready_to_read()
         except FileNotFoundError:
-            pass  # Somebody else removed it; so will say who reads it.
+            pass  # It was removed; its reader raises the error.
         except OSError as error:
             raise ReadFailedError(file.path, 0, error) from error
         return file.reader(), file.head(key_hash)
@@ -324,7 +324,7 @@ class IndexService:
             self._index.sync_names()
 
     def _flush_file(self, file: IndexFile) -> bool:
-        """Make a file durable; return whether it is full, so that nothing is left to do for it."""
+        """Make a file durable; return whether it is full, so that it needs no further flush."""
         if not file.is_written:
             file.write_again()
             # One after the other, so that a put, for which consumers wait, waits for a few only.
@@ -339,11 +339,11 @@ class IndexService:
         with self._lock:
             is_done = file.is_full and file.is_written and not file.is_gone
             if is_done:
-                file.let_go()
+                file.release()
         return is_done
 
     def close(self) -> None:
-        """Write what is in memory, and give every file up. Does not flush. Idempotent."""
+        """Write what is in memory and close every file. Does not flush. Idempotent."""
         with self._flush_lock, self._lock:
             self._closed = True
             for file in self._index.files:

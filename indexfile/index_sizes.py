@@ -46,7 +46,7 @@ def find_sizes(
 ) -> tuple[int, int] | None:
     """Return (slots, entries) of a file, None if it has no entry, or does not tell.
 
-    A file that the disk does not give back tells nothing.
+    An unreadable file has no sizes.
 
     Args:
         path: The file.
@@ -115,7 +115,7 @@ def _fits(
         # an older one than it should.
         is_slot_behind |= head < index
         if head < index and not any(entry):
-            return False  # Nothing was written here, or a power cut kept it from the disk.
+            return False  # It was never written, or a power cut kept it from the disk.
         for other in filter(None, (entry[3], head if head < index else 0)):
             if not 0 < other < index or not _is_of_slot(file, slots, other, entry[0] % slots):
                 return False
@@ -124,7 +124,7 @@ def _fits(
 
 
 def _head(file: File, slots: int, entry: tuple[int, ...]) -> int:
-    """Return what the slot of an entry leads to, -1 if it can be none."""
+    """Return the entry that the slot of an entry leads to, -1 if it is none."""
     if entry[0] < 0:
         return -1
     position = HEADER_BYTES + SLOT_BYTES * (entry[0] % slots)

@@ -22,7 +22,7 @@ _WRITE_PAGES: Final = 256
 
 @final
 class Slots:
-    """All slots of a file, and which pages of it they make differ from what is in the file.
+    """All slots of a file, and the pages of the file that have changed slots.
 
     Attributes:
         view: The slots as they are in the file, 4 bytes each.

@@ -45,7 +45,7 @@ def blocks(document: Path, language: str) -> list[str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, instead of the one the document names."""
+    """A free port, instead of the one the document names."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -83,7 +83,7 @@ async def _wait_for_index(context: AdminContext) -> None:
 def _letters(
     store: MessageStore, topic: str, request: pb.SendBackDeadLettersRequest
 ) -> list[_Letter | _Response.Letter]:
-    """Return the letters that are asked for, or what is said of them. May wait for a disk."""
+    """Return the letters that are asked for, or their refusals. May wait for a disk."""
     if request.HasField("message_id"):
         records = store.query_by_unique_key(topic, request.message_id)[:1]
         if not records:

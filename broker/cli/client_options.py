@@ -1,4 +1,4 @@
-"""What `commitbus produce` and `commitbus consume` share: options, the count, Ctrl-C, warnings."""
+"""Shared by `commitbus produce` and `commitbus consume`: options, the count, Ctrl-C, warnings."""
 
 from __future__ import annotations
 
@@ -72,15 +72,15 @@ def _endpoint(text: str) -> str:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """How the broker is reached, and for how long its absence is borne."""
+class ConnectionOptions:
+    """How to reach the broker, and for how long to wait for it."""
 
     tls: Tls
     connect_timeout_s: float
     lost_timeout_s: float
 
     @classmethod
-    def of(cls, options: argparse.Namespace) -> Reach:
+    def of(cls, options: argparse.Namespace) -> ConnectionOptions:
         """Return what the options say.
 
         Raises:
@@ -159,7 +159,7 @@ async def _show(count: Count) -> None:
 
 @final
 class _Warnings(logging.Handler):
-    """Shows what the client warns of as the command's own line on standard error."""
+    """Shows the client's warnings as lines of the command on standard error."""
 
     def __init__(self, command: str) -> None:
         super().__init__(logging.INFO)
@@ -191,7 +191,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
-        """Changed by the work, so that it can bring to an end what it has begun."""
+        """The work may replace it, to finish what it has begun."""
 
 
 def run_until_interrupted(command: str, work: Callable[[Interruption], Awaitable[None]]) -> bool:

@@ -13,9 +13,9 @@ import trio
 
 from commitbus.broker.address import shown
 from commitbus.broker.cli.client_options import (
+    ConnectionOptions,
     Count,
     Interruption,
-    Reach,
     add_client_options,
     counting,
     run_until_interrupted,
@@ -65,7 +65,7 @@ class _Reader:
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._begin = _begin(options.begin, options.queue)
-        self._reach = Reach.of(options)
+        self._connection_options = ConnectionOptions.of(options)
         self.count = Count("consumed")
 
     async def run(self, interruption: Interruption) -> None:
@@ -78,10 +78,10 @@ class _Reader:
             tags=options.tags,
             follow=options.follow,
             options=ConsumerOptions(
-                connect_timeout_s=self._reach.connect_timeout_s,
-                reconnect_timeout_s=self._reach.lost_timeout_s,
-                tls=self._reach.tls.context,
-                server_name=self._reach.tls.server_name,
+                connect_timeout_s=self._connection_options.connect_timeout_s,
+                reconnect_timeout_s=self._connection_options.lost_timeout_s,
+                tls=self._connection_options.tls.context,
+                server_name=self._connection_options.tls.server_name,
             ),
         )
         with interruption.scope:

@@ -169,7 +169,7 @@ def _through_spark(directory: Path, bodies: set[bytes]) -> None:
 
 @contextmanager
 def _waiting(text: str) -> Iterator[None]:
-    """Say what is waited for; on a terminal with a sign that moves, as long as it takes."""
+    """Print what the command waits for, on a terminal with a moving sign."""
     if not sys.stdout.isatty():
         print(text, flush=True)
         yield

@@ -130,7 +130,7 @@ def run_command(name: str, run: Callable[[], int], *, needs_output: bool = False
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Names and keys are any text: one that the terminal cannot show must not stop us.
-            # It also writes what is buffered; whether that is possible is found out below.
+            # It also writes what is buffered; below shows whether that is possible.
             with suppress(OSError):
                 stream.reconfigure(errors="backslashreplace")
     if sys.stdout is None and needs_output:
@@ -161,7 +161,7 @@ def _flush_output() -> None:
 
 
 def _with_output_flushed(name: str, status: int) -> int:
-    """Write what was printed, here and not in Python's exit, which shows what fails as it likes."""
+    """Write what was printed now, because Python's exit would print a traceback if it fails."""
     try:
         _flush_output()
     except BrokenPipeError:
@@ -174,14 +174,14 @@ def _with_output_flushed(name: str, status: int) -> int:
 
 
 def _drop_output() -> None:
-    """Let standard output take what is left of it without an error."""
+    """Discard the rest of standard output without an error."""
     # A stream that was put in its place has no number.
     with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _reason(error: OSError) -> str:
-    """Return what the system refused, with the file's name.
+    """Return the reason of an OSError, with the file's name.
 
     Commands name what they read and write themselves: only what they print has no name.
     """

@@ -15,9 +15,9 @@ import trio
 
 from commitbus.broker.address import shown
 from commitbus.broker.cli.client_options import (
+    ConnectionOptions,
     Count,
     Interruption,
-    Reach,
     add_client_options,
     counting,
     run_until_interrupted,
@@ -78,31 +78,31 @@ class _Sender:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._reach = Reach.of(options)
+        self._connection_options = ConnectionOptions.of(options)
         self.count = Count("produced")
         self.failure: ClientError | None = None
         """Of the first line that was not stored; it ends the sending."""
         self._scope: trio.CancelScope
 
     async def run(self, interruption: Interruption) -> None:
-        """Send everything, or what was read before it is interrupted."""
+        """Send everything, or, if interrupted, what was read before."""
         options = ProducerOptions(
             durable=self._options.durable,
-            connect_timeout_s=self._reach.connect_timeout_s,
-            delivery_timeout_s=self._reach.lost_timeout_s,
-            tls=self._reach.tls.context,
-            server_name=self._reach.tls.server_name,
+            connect_timeout_s=self._connection_options.connect_timeout_s,
+            delivery_timeout_s=self._connection_options.lost_timeout_s,
+            tls=self._connection_options.tls.context,
+            server_name=self._connection_options.tls.server_name,
         )
         name = self._options.file
         with interruption.scope:
-            # A named pipe is opened once somebody writes to it: Ctrl-C must not wait for that.
+            # Opening a named pipe waits for its writer: Ctrl-C must not wait for that.
             opened = await trio.to_thread.run_sync(_opened, name, abandon_on_cancel=True)
             with opened as file:
                 async with (
                     Producer(self._options.broker, options) as producer,
                     counting(self.count),
                 ):
-                    # From here on what was read is still sent.
+                    # Lines read from here on are still sent after Ctrl-C.
                     interruption.scope = self._scope = trio.CancelScope()
                     with self._scope:
                         await self._send_all(producer, file)
@@ -160,17 +160,17 @@ def _opened(name: str) -> FileIO:
 
 
 async def _read(file: FileIO, name: str) -> bytes:
-    """Return what comes next, nothing at the end.
+    """Return the next bytes, empty at the end.
 
     Raises:
         CommandError: the system cannot read it.
     """
     try:
-        # A pipe that says nothing must not keep Ctrl-C waiting.
+        # A silent pipe must not keep Ctrl-C waiting.
         while (
             data := await trio.to_thread.run_sync(file.read, _READ_BYTES, abandon_on_cancel=True)
         ) is None:
-            # Somebody has told it not to wait.
+            # The pipe was set to non-blocking.
             await trio.lowlevel.wait_readable(file.fileno())
     except OSError as error:
         source = "standard input" if name == "-" else name

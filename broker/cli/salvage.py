@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
                 complete=take_over_state,
             ).report
     except NotAStoreError as error:
-        # Without a log nothing else was looked at.
+        # Without a log no other file was looked at.
         if error.path != options.out or not (options.directory / LOG).is_dir():
             raise CommandError(str(error)) from None
         raise CommandError(f"{error.path} cannot take the new store: {error.reason}") from None

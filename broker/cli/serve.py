@@ -166,7 +166,7 @@ async def _serve(config: BrokerConfig) -> None:
 
 
 def _say(line: str) -> None:
-    """Print a line to standard output, for whoever waits for the broker.
+    """Print a line to standard output, for a process that waits for the broker.
 
     Raises:
         CommandError: it cannot be written.

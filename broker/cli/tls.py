@@ -1,4 +1,4 @@
-"""TLS as the command line and the environment ask for it, and what helps when it fails."""
+"""TLS options of the command line and the environment, and advice when a connection fails."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PLAINTEXT: Final = Tls()
 
 
 def tls_of(options: argparse.Namespace) -> Tls:
-    """Return what options, and the environment where they say nothing, ask for.
+    """Return the settings of the options, else of the environment.
 
     Raises:
         CommandError: a variable makes no sense, or the file of authorities has none.
@@ -75,7 +75,7 @@ def tls_of(options: argparse.Namespace) -> Tls:
 
 
 def explained(error: BrokerUnavailableError) -> CommandError:
-    """Return what to say when a broker is not available, with the option that helps."""
+    """Return the message for an unavailable broker, with the option that helps."""
     return CommandError(f"{error}{_HINTS[error.trouble]}")
 
 

@@ -82,4 +82,4 @@ class ClientLoop:
 
 @final
 class _DiscardError(Exception):
-    """Leaves the client's block without waiting for what was sent."""
+    """Leaves the client's block without waiting for acknowledgements."""

@@ -34,7 +34,7 @@ class Producer:
     """
 
     def __init__(self, endpoint: str, options: ProducerOptions = _DEFAULTS) -> None:
-        """Name the broker as `host:port` or `unix:PATH`; nothing is connected yet.
+        """Name the broker as `host:port` or `unix:PATH`; does not connect yet.
 
         Raises:
             ValueError: `endpoint` is no such thing.

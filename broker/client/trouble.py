@@ -1,4 +1,4 @@
-"""Finding out why a connection came to nothing, where the client's own settings may be the reason.
+"""Finds out why a connection failed, where the client's own settings may be the reason.
 
 A broker that takes TLS only closes a plaintext connection without a word, and the reverse looks no
 different. So the other way is tried once, without verifying anything and without sending anything.
@@ -31,7 +31,7 @@ async def trouble_of(
 
     Args:
         endpoint: Where it went.
-        tls: What it was begun with.
+        tls: The TLS context that it was begun with.
         error: How it failed.
     """
     trouble = await _trouble_of(endpoint, tls, error)
@@ -43,7 +43,7 @@ async def _trouble_of(endpoint: Endpoint, tls: ssl.SSLContext | None, error: Rpc
     if endpoint.path:
         return Trouble.OTHER
     if tls is None:
-        # With a cause there was no connection at all: nobody listens, or there is no such host.
+        # With a cause there was no connection at all: no listener, or no such host.
         speaks_tls = error.__cause__ is None and await _speaks_tls(endpoint)
         return Trouble.EXPECTS_TLS if speaks_tls else Trouble.OTHER
     cause = error.__cause__

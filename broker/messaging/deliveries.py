@@ -1,7 +1,7 @@
 """Finding the delivery that a receipt handle names, without waiting for a disk on the trio thread.
 
 A handle of an earlier delivery is compared with the message's place in the queue, which may have to
-come from a disk. So what looks deliveries up is work that can be begun anew: it raises
+come from a disk. So a look-up of deliveries must be repeatable: it raises
 `ColdPlacesError` before it changes anything, the places are read in a worker thread, and then it
 runs again, on what is in flight by then.
 """
@@ -55,10 +55,10 @@ def find_delivery(
 
     Args:
         context: the broker.
-        group: who received the message.
+        group: the group that received the message.
         topic: where it was received from.
         text: the handle.
-        places: what was read of the queues for this handle, see `with_places`.
+        places: places read from the queues for this handle, see `with_places`.
 
     Raises:
         InvalidReceiptHandleError: it is malformed, not ours, expired, or names nothing delivered.

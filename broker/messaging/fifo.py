@@ -41,7 +41,7 @@ _Places = dict[int, Place | None]
 
 @final
 class _Cold(NamedTuple):
-    """Offsets of messages of which a disk knows where they lie: nothing more can be taken yet."""
+    """Offsets of messages whose places must be read from a disk before more can be taken."""
 
     offsets: list[int]
 
@@ -64,7 +64,7 @@ class FifoBatch(Batch):
         self._unit_of: dict[int, UnitOf] = {}
         """By queue id: the lock units, as they were known when messages were taken last."""
         self._held_up: set[tuple[int, Hashable]] = set()
-        """Queue id and lock unit of what cannot be read: nothing behind it may be handed over."""
+        """Queue id and lock unit of unreadable messages: no later one of them may be delivered."""
 
     def _next_visible_ms(self, progress: QueueProgress) -> int | None:
         # What is visible already waits for something else of its unit: that is what counts.
@@ -236,7 +236,7 @@ class FifoBatch(Batch):
         lock_unit = self._lock_unit(run, place)
         if lock_unit not in self._held_up:
             return False
-        # It was not delivered, so this was no attempt. The unit is locked by what is before it.
+        # It was not delivered, so this was no attempt. The message before it locks the unit.
         self._make_visible(run, place, self._context.clock.now_ms(), suspend=True)
         return True
 

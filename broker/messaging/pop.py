@@ -1,12 +1,12 @@
 """Taking messages for a consumer: what became visible again first, then what is new.
 
 Each step that takes something is done and journaled before the trio thread does anything else, so
-two receivers never take the same message. What has to come from a disk is read on another thread:
-where messages lie before they are taken, and then looked at anew, as others may have been quicker;
-their records afterwards.
+two receivers never take the same message. Reads that wait for a disk run on another thread. The
+messages' places are read before anything is taken, and the queue is then looked at again, because
+another receiver may have been quicker; the records are read afterwards.
 
-A message that cannot be read is taken like any other, but stays with nobody: it is tried again when
-its invisible time is over, and given up after the last attempt.
+A message that cannot be read is taken like any other, but without a receiver: it is tried again
+when its invisible time is over, and given up after the last attempt.
 """
 
 from __future__ import annotations
@@ -367,21 +367,21 @@ class Batch:
         if tries_for_ever and run.delivery_attempt >= UNREADABLE_ATTEMPTS_MAX:
             self._give_up(run, place, error)
         else:
-            self._leave_with_nobody(run, place)
+            self._leave_for_retry(run, place)
 
-    def _leave_with_nobody(self, run: Run, place: Place) -> None:
-        """Let a message be tried again when its invisible time is over, and not before."""
+    def _leave_for_retry(self, run: Run, place: Place) -> None:
+        """Keep a message in flight without a client until its invisible time is over."""
         entry = self._in_flight(run, place)
         if entry is not None:
-            # Its receiver would keep it by renewal, or have it again by repeating the attempt.
-            nobody = Lease(
+            # Without a client: its receiver could renew it, or repeat the attempt.
+            lease = Lease(
                 entry.pop_time_ms + 1, entry.invisible_until_ms, client_id="", auto_renew=False
             )
-            self._context.progress.redeliver(run.progress, place.queue_offset, nobody, counts=False)
+            self._context.progress.redeliver(run.progress, place.queue_offset, lease, counts=False)
 
     def _give_up(self, run: Run, place: Place, error: StoreError) -> None:
         """End a message that can be neither delivered nor become a dead letter."""
-        # It would be so every time, and a FIFO group would never go on: this line is its end.
+        # Every attempt would fail, and a FIFO group would never go on.
         _log.error("message given up", extra=self._about(run, place, error))
         self._drop(run, place)
 
@@ -413,12 +413,12 @@ class Batch:
             attempt = run.delivery_attempt - 1
             await dead_letters.bury(self._context, self.demand.group, record, attempt)
         except MessageRefusedError as error:
-            # It would be every time: this line is its end, too.
+            # Every attempt would fail, so the message is dropped.
             _log.exception("dead letter refused", extra=self._about(run, place, error))
         except StoreError as error:
             # It stays in flight, and is tried again when it becomes visible.
             _log.exception("dead letter not stored", extra=self._about(run, place, error))
-            self._leave_with_nobody(run, place)
+            self._leave_for_retry(run, place)
             return
         self._drop(run, place)
 

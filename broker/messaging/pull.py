@@ -188,7 +188,7 @@ class Pulling(Parked):
             RequestError: topic, group or queue are gone, or not to be pulled from or for; or the
                 offset is none of the queue: then it becomes the nearest that is.
             ReadFailedError: the disk does not give the next message back: the offset becomes that
-                of the one behind it. Whoever wants to try again asks for the same one again.
+                of the one behind it. To try again, the client asks for the same one again.
         """
         want = self._want
         scan = Scan(self._context, want.topic, want.queue_id, want.wanted)

@@ -90,7 +90,7 @@ class Scan:
                 found = fetch(self.topic, self.queue_id, start, count, tags_codes)
             except ReadFailedError as error:
                 if tags_codes is not None:
-                    # It looks at thousands. The tags are compared again by whoever takes a message.
+                    # It looks at thousands. Tags are compared again when a message is taken.
                     tags_codes = None
                 elif count > 1:
                     count //= 2

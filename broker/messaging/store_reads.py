@@ -3,7 +3,7 @@
 Each function that takes `only_cached` returns (or yields) None where a disk would have to be
 waited for; `read_or_wait` then calls it again in a worker thread. Nothing here changes any state.
 
-What the disk does not give back is a value, not an exception: of 32 messages that are read together
+An unreadable message is a value, not an exception: of 32 messages that are read together
 one must not spoil the others.
 """
 
@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 @final
 class Unreadable(NamedTuple):
-    """A message of which nobody can say where it lies: its unit cannot be read."""
+    """A message whose place is unknown, because its unit cannot be read."""
 
     queue_offset: QueueOffset
     error: ReadFailedError

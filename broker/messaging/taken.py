@@ -46,7 +46,7 @@ def encode_taken(
     *,
     only_cached: bool,
 ) -> list[Outcome] | None:
-    """Return what became of each message, in order, or why it cannot be read.
+    """Return each message, in order, or why it cannot be read.
 
     With `only_cached` None, if a disk would have to be waited for.
     """

@@ -29,9 +29,9 @@ class OffsetMirror:
     Args:
         store_directory: The store.
         clock: For its intervals and the time in the file.
-        file_system: What it is read and written through.
+        file_system: Reads and writes it.
         interval_ms: How often it is written at most.
-        offsets: Returns what there is to write.
+        offsets: Returns the offsets to write.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class OffsetMirror:
         self._sequence, self._too_many = sequence, None
 
     def write(self, sequence: int, count: int, *, at_once: bool = False) -> None:
-        """Bring the file up to date when it is time to, or at once; log what goes wrong.
+        """Bring the file up to date when it is due, or at once; log errors.
 
         Args:
             sequence: The last change.

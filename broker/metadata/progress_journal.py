@@ -1,4 +1,4 @@
-"""Every change of progress, in a ring of entries in a file: what was answered survives `kill -9`.
+"""Every change of progress, in a ring of entries in a file: answered calls survive `kill -9`.
 
 A write to the page cache survives the process, not a power cut, and costs a microsecond where one
 to SQLite costs a hundred. Once `ProgressTable` has saved what the entries led to, it gives their
@@ -84,7 +84,7 @@ class ProgressJournal:
     Args:
         path: The file, made by `start` when missing.
         size_bytes: Its size from `start` on.
-        file_system: What it is written through.
+        file_system: Writes it.
     """
 
     __slots__ = (

@@ -144,7 +144,7 @@ class ConfigFile:
                 raise StateFileError(path, f"{size} bytes, at most {FILE_BYTES_MAX} are allowed")
         finally:
             file.close()
-        # Earlier versions wrote it without a limit. It only repeats what the database has.
+        # Earlier versions wrote it without a limit. It only repeats the database.
         _log.warning("mirror not read", extra={"file": str(path), "size_bytes": size})
         return None
 

@@ -3,8 +3,8 @@
 SQLite waits for the disk, the trio thread never does: work is handed over as functions of the
 database and awaited. One writer per file also means that no job ever meets a locked database.
 
-An error of a job belongs to whoever handed it over. Anything else that is raised on the thread ends
-it; then all who wait get an error, now and later, and so does the broker, which stops.
+An error of a job is raised in its caller. Any other exception on the thread ends it; then all
+callers, waiting and later ones, get an error, and so does the broker, which stops.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class SqliteThread:
             raise self._failure.with_traceback(None)
         self._jobs.put(job)
         if self._failure is not None:
-            # It died meanwhile, and may have looked for those who wait before this one came.
+            # It died meanwhile, and may have failed its waiters before this one was added.
             self._fail_waiting(self._failure)
 
     def _raise_error(self, job: _Job) -> None:
@@ -265,7 +265,7 @@ def _nothing() -> None:
 
 
 def _call_soon(token: trio.lowlevel.TrioToken, function: Callable[[], object]) -> None:
-    # A run that has ended has nobody left who waits.
+    # A run that has ended has no waiters.
     with suppress(trio.RunFinishedError):
         token.run_sync_soon(function)
 
@@ -276,7 +276,7 @@ def _open(path: Path, schema: Schema, *, sync_commits: bool) -> Database:
         # The caller opens and learns what is wrong; from then on the thread alone uses it.
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
         database = Database(connection, execute_plugins=False)
-        # Both before the file is looked at first: then nothing is ever mapped.
+        # Both before the first access to the file, so that SQLite never maps it.
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
         database.execute("PRAGMA mmap_size = 0")
         _check_length(database, path)

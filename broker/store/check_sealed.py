@@ -67,7 +67,7 @@ class SealedCheck:
             self._report.add(path, 0, "it is no manifest of this file; the next start replaces it")
             return
         checksum = checksum_of(file.path, self._file_system)
-        assert checksum is not None, "nobody ends it early"
+        assert checksum is not None, "no `go_on` ends it early"
         if checksum != said.crc32:
             self._report.add(
                 file.path,

@@ -105,7 +105,7 @@ class CheckpointService:
             raise
 
     def save(self) -> None:
-        """Flush queues and index and save what that makes true. One thread at a time does.
+        """Flush queues and index and save a checkpoint of it. One thread at a time does.
 
         Raises:
             FlushFailedError: A flush failed, of the log (it is waited for), of these, or of what
@@ -153,7 +153,7 @@ class CheckpointService:
             self._fail(error)
 
     def _save_or_put_off(self) -> None:
-        """Save; without room or descriptors in the next interval, as nothing was lost."""
+        """Save; without room or descriptors, try again in the next interval."""
         try:
             self.save()
         except (DiskFullError, OutOfResourcesError) as error:

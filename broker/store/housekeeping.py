@@ -8,7 +8,7 @@ Every ten seconds, as in RocketMQ, and when a file has become full and durable:
 3. Full, durable files without a manifest get one, each in one step, the oldest first.
 
 What the disk refuses does not fail the store: it is logged, and tried again in the next round. An
-exception that nobody expected does, as on every thread of the store.
+unexpected exception does, as on every thread of the store.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class Housekeeping:
         _logger.info("log files deleted", extra={"count": count, "min_offset": begin})
 
     def _deletable_files(self) -> list[StoredFile]:
-        """Return every file that nobody needs any more but readers, oldest first."""
+        """Return every file that at most readers still use, oldest first."""
         ended = self._log.files.files[:-1]
         self._ages.look([file.base_offset for file in ended], self._last_store_timestamp)
         needed_from = min(self._needed_from(), self._log.flushed_where)
@@ -299,7 +299,7 @@ class Housekeeping:
             return None
 
     def _look_at_disk(self) -> DiskUsage | None:
-        """Set whether messages are refused; return how full the disk is, None if nobody asks."""
+        """Set whether messages are refused; return how full the disk is, None if unlimited."""
         policy = self._retention
         if policy is None:
             return None

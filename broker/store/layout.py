@@ -92,7 +92,7 @@ def make_directory(store: Path, file_system: FileSystem) -> None:
 
 
 def was_closed_cleanly(store: Path, file_system: FileSystem) -> bool:
-    """Return whether nobody has the store open for writing, or died having it open."""
+    """Return whether no process has the store open for writing, or was killed with it open."""
     return not file_system.exists(store / ABORT)
 
 
@@ -116,7 +116,7 @@ def _log_file_bytes(directory: Path, file_system: FileSystem, configured: int) -
     """Return the size of the log's files.
 
     A first and only file that is short and without a record is one whose allocation was
-    interrupted: it tells nothing. An only file that is not the first is what retention left.
+    interrupted, and its size is ignored. A single file that is not the first is left by retention.
     """
     paths = _offset_files(directory, file_system)
     if not paths:

@@ -136,7 +136,7 @@ class MessageStore(StoreReader):
         self._start()
 
     def _connect(self) -> None:
-        """Let the services hear of each other, and the store of their failures."""
+        """Connect the services' listeners, and the store's listener for their failures."""
         self._flush.add_listener(self._housekeeping.flushed)
         if self._is_sync:
             self._flush.add_listener(lambda _: self._reput.wake())
@@ -156,7 +156,7 @@ class MessageStore(StoreReader):
         """
         with ExitStack() as started:
             for service in (self._flush, self._reput, self._checkpoints, self._housekeeping):
-                # Should the system allow no further thread, those that run must end.
+                # If the system allows no further thread, those that run must end.
                 service.start()
                 started.callback(service.stop)
             started.pop_all()
@@ -442,7 +442,7 @@ class MessageStore(StoreReader):
     def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
         """Call `listener`, once, on the thread that failed, when the store cannot go on.
 
-        At once if that has happened already: nobody may miss it.
+        At once if that has happened already.
         """
         with self._failure_guard:
             failure = self._failure
@@ -478,7 +478,7 @@ class MessageStore(StoreReader):
         self._closed = True
         with ExitStack() as last:
             last.callback(self._ownership.release)
-            # Behind everything that may change a file.
+            # After everything that may change a file.
             last.callback(self._mark_closed)
             last.callback(self._checkpoint_file.close)
             last.callback(self._watermark.close)
@@ -486,7 +486,7 @@ class MessageStore(StoreReader):
             self._housekeeping.stop()
             # An append must not come after the last flush: it would never become durable.
             self._log.stop_appending()
-            # In this order: the last flush confirms what reput then dispatches.
+            # In this order: reput dispatches what the last flush confirms.
             self._flush.stop()
             self._reput.stop()
             self._checkpoints.stop()

@@ -90,7 +90,7 @@ class Ownership:
         self._lock.release()
 
     def _fill(self, name: str, content: bytes, *, replaces: bool) -> None:
-        """Make a file whose being there is what matters, with a content as far as there is room."""
+        """Make a marker file, with its content as far as there is room."""
         file = self._file_system.open(self._store / name, create=True)
         try:
             if replaces or file.size() == 0:

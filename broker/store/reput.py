@@ -2,8 +2,8 @@
 
 The queues come first: when the index is behind (its files were lost, or a power cut took them),
 new messages are dispatched to the queues as they come and the index catches up in between, so that
-rebuilding it delays nobody. Nor does retention wait for the index: messages that are deleted before
-it has them need no entry, and it goes on where the log begins then.
+rebuilding it delays no consumer. Retention does not wait for the index either: messages that are
+deleted before it has them need no entry, and it goes on where the log begins then.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class Reput:
         self._bell.ring()
 
     def confirm_no_more(self, failure: StoreError) -> None:
-        """Hear why the confirm offset will not move any more. What is below it is dispatched."""
+        """Note why the confirm offset will not move any more. Messages below it are dispatched."""
         with self._caught_up:
             self._end_of_confirming = failure
             self._caught_up.notify_all()
@@ -189,7 +189,7 @@ class Reput:
 
         Raises:
             ReputFailedError: They never will, because dispatching failed.
-            FlushFailedError: They never will, because a flush failed, so that it is not confirmed.
+            FlushFailedError: They never will: a flush failed, so they are not confirmed.
             ThreadDiedError: Likewise.
         """
 
@@ -224,7 +224,7 @@ class Reput:
         while True:
             waits_for_room = self.full_disk is not None or self._index_resumes_s > 0
             self._bell.wait(FULL_DISK_RETRY_S if waits_for_room else None)
-            # Read before the work: what was confirmed before stop() is then still dispatched.
+            # Read before the work, so that messages confirmed before stop() are still dispatched.
             last = self._stopping
             while self._fill_queues() or self._fill_index():
                 self._gather()
@@ -284,7 +284,7 @@ class Reput:
             return False
         except StoreError as error:
             if self._log_begin() > start:
-                return True  # Retention deletes these messages just now: on from what is left.
+                return True  # Retention deletes these messages now: go on with the rest.
             if not isinstance(error, ReadFailedError | CorruptRecordError):
                 raise
             self._indexed_to = min(self._log.end_of_file(start), end)
@@ -311,7 +311,7 @@ class Reput:
         try:
             self._index.put(requests)
         except ReadFailedError as error:
-            # The index has removed the file: what was in it is put again.
+            # The index has removed the file: its entries are put again.
             _logger.warning("the index goes back: %s", error)
             self._indexed_to = min(self._index.dispatched_to, self._indexed_to)
         except (DiskFullError, OutOfResourcesError) as error:

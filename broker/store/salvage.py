@@ -181,7 +181,7 @@ class Salvage:
 
 
 def _is_complete(salvage: Salvage, made: Path) -> None:
-    """Add nothing."""
+    """Add no further files."""
 
 
 def salvage_store(
@@ -200,7 +200,7 @@ def salvage_store(
     made. Memory: 32 MiB, a longest record, and a little for each gap in a queue.
 
     The new store is made in a directory of its own inside `out`; only when it is whole and durable
-    does it move up. One that was killed meanwhile can be opened by nobody, and salvaging to the
+    does it move up. One that was killed before cannot be opened, and salvaging to the
     same `out` begins anew.
 
     Args:

@@ -11,9 +11,9 @@
    end, so that the queue offsets of the next appends follow from them.
 4. The index is cut to what is intact; reput fills it up while the store is already in use.
 
-A start may be killed anywhere, as often as it likes: the next one finds the abort file, and so
-believes only what the checkpoint vouches for. Steps 2 to 4 leave that alone. Where it must be
-derived anew (somebody removed queues or index files), the checkpoint first takes its word back.
+A start may be killed at any point, any number of times: the next one finds the abort file, and so
+trusts only what the checkpoint vouches for. Steps 2 to 4 do not change those bytes. Where they must
+be derived anew (queues or index files were removed), the checkpoint is lowered first.
 """
 
 from __future__ import annotations
@@ -155,10 +155,10 @@ def recover(
         parts: The files, just opened.
         store: The store's directory, marked as being in use by now.
         checkpoint_file: Its checkpoint.
-        is_clean: Whether it was not, before this start: its last writer had closed it.
+        is_clean: Whether its last writer had closed it.
         clock: For how long this takes.
-        file_system: What holds the store.
-        on_progress: Hears how far it is.
+        file_system: Holds the store.
+        on_progress: Called with the progress.
 
     Raises:
         StoreDamagedError: The log is damaged below the durable watermark.
@@ -190,9 +190,9 @@ def recover(
     index.flush_cuts()
     index.delete_before(begin)
     index_from = PhysicalOffset(min(max(index.dispatched_to, begin), end))
-    promise = Promise(log, checkpoint_file, checkpoint)
-    promise.take_back_index(index_from)
-    dispatched, lacked_units = _dispatch(parts, promise, outcome, on_progress)
+    withdrawal = CheckpointWithdrawal(log, checkpoint_file, checkpoint)
+    withdrawal.withdraw_index(index_from)
+    dispatched, lacked_units = _dispatch(parts, withdrawal, outcome, on_progress)
     if queues.deleted.is_new:
         queues.deleted.save()
     log.set_queue_ends(_queue_ends(queues, outcome))
@@ -246,10 +246,10 @@ def _recover_after_crash(
 
 
 def _sync_notes(store: Path, file_system: FileSystem) -> None:
-    """Make durable which notes the last writer left: deleted topics, queue ends.
+    """Make the last writer's notes durable: deleted topics, queue ends.
 
-    It may have died, or met a failing disk, between renaming one and syncing its name. What this
-    start finds in it counts, also after a power cut.
+    It may have been killed, or met a failing disk, between renaming one and syncing its name. The
+    notes that this start reads must be the same after a power cut.
 
     Raises:
         FlushFailedError: The disk fails.
@@ -267,11 +267,11 @@ def _sync_notes(store: Path, file_system: FileSystem) -> None:
 
 
 @final
-class Promise:
-    """What the checkpoint vouches for, taken back before it ceases to be true.
+class CheckpointWithdrawal:
+    """Lowers the checkpoint before queues or index files that it vouches for are derived anew.
 
-    Queues and index are filled through the page cache, batch by batch and queue by queue: what a
-    kill or a power cut leaves in the middle has holes that nothing in them shows.
+    Queues and index are filled through the page cache, batch by batch and queue by queue. A kill or
+    a power cut in the middle leaves holes in them that cannot be seen.
     """
 
     __slots__ = ("_checkpoint", "_file", "_log")
@@ -279,16 +279,16 @@ class Promise:
     def __init__(self, log: CommitLog, file: CheckpointFile, checkpoint: StoreCheckpoint) -> None:
         self._log, self._file, self._checkpoint = log, file, checkpoint
 
-    def take_back_queues(self, start: PhysicalOffset) -> None:
+    def withdraw_queues(self, start: PhysicalOffset) -> None:
         """Vouch, durably, for no unit of the messages from `start` on. FlushFailedError."""
         stored_at = self._stored_at(start)
         if stored_at < self._checkpoint.trusted_timestamp:
             self._save(replace(self._checkpoint, logics_msg_timestamp=stored_at))
         else:
-            # Offsets tell messages apart that a clock which was ahead gave one time.
-            self._file.take_back_offsets(queues_end=start)
+            # Messages of a clock that was ahead share one timestamp; their offsets differ.
+            self._file.lower_offsets(queues_end=start)
 
-    def take_back_index(self, start: PhysicalOffset) -> None:
+    def withdraw_index(self, start: PhysicalOffset) -> None:
         """Vouch, durably, for no index file, if any is missing from `start` on. FlushFailedError.
 
         A whole one may end with the message at `start`.
@@ -296,7 +296,7 @@ class Promise:
         if self._stored_at(start) < self._checkpoint.index_msg_timestamp:
             self._save(replace(self._checkpoint, index_msg_timestamp=0))
         else:
-            self._file.take_back_offsets(index_end=start)
+            self._file.lower_offsets(index_end=start)
 
     def _stored_at(self, start: PhysicalOffset) -> int:
         """Return when the first message from `start` on was stored; without any, later than all.
@@ -317,7 +317,7 @@ class Promise:
 def find_end(log: CommitLog, store: Path, file_system: FileSystem) -> None:
     """Set the end of a log that was opened for reading, as far as its records are whole.
 
-    While somebody writes to it, or died doing so, only what the durable watermark covers is shown.
+    While another process writes to it, or after it was killed, the end is the durable watermark.
     """
     watermark = read_durable_watermark(store, file_system)
     if was_closed_cleanly(store, file_system):
@@ -399,7 +399,10 @@ def fill_queues(
 
 
 def _dispatch(
-    parts: StoreParts, promise: Promise, outcome: RecoveryOutcome, on_progress: Progress
+    parts: StoreParts,
+    withdrawal: CheckpointWithdrawal,
+    outcome: RecoveryOutcome,
+    on_progress: Progress,
 ) -> tuple[int, bool]:
     """Fill the queues up to the log's end; return with how many messages, and if units lacked.
 
@@ -408,7 +411,7 @@ def _dispatch(
     log, queues = parts.log, parts.queues
     begin, end = log.min_offset, log.end_offset
     start, held = max(queues.dispatched_to, begin), set(queues.queues())
-    promise.take_back_queues(start)
+    withdrawal.withdraw_queues(start)
     try:
         dispatched = fill_queues(parts, start, end, on_progress)
         begun = set(queues.queues()) - held
@@ -421,7 +424,7 @@ def _dispatch(
             raise
         dispatched, lacks_units = 0, True
     if lacks_units:
-        promise.take_back_queues(begin)
+        withdrawal.withdraw_queues(begin)
         queues.truncate(begin)
         dispatched += fill_queues(parts, begin, end, on_progress)
     return dispatched, lacks_units

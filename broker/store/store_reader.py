@@ -1,8 +1,8 @@
 """Reading a store: by queue offset, by physical offset, by key and by time.
 
 Everything here is safe to call from any thread and never waits for a lock that is held while a
-disk is: log, queues and index publish snapshots. What is not in memory is waited for, but in the
-methods that say `cached`.
+disk is: log, queues and index publish snapshots. Methods wait for bytes that are not in memory,
+unless their name says `cached`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading a log file piece by piece: fast as a mapping, but a bad block is an error, no SIGBUS.
+"""Reads a log file piece by piece: as fast as a mapping, and a bad block is an error, no SIGBUS.
 
 A piece begins where its reader says, so that a record is never cut at its beginning; one that is
 longer than a piece gets a piece of its own length.
@@ -25,7 +25,7 @@ class LogPiece:
     start: int
     """Position in the file."""
     failure: ReadFailedError | None = None
-    """Why the piece ends before it was asked to: the disk does not give back what follows."""
+    """Why the piece is shorter than asked for: the disk does not give back the next page."""
 
     @property
     def end(self) -> int:

@@ -289,7 +289,7 @@ def _confirmed(whole: LogRange, file_system: FileSystem, units: Units) -> list[i
             try:
                 start = read_at(file, _RECORD_START.itemsize, offset - whole.base_offset)
             except ReadFailedError:
-                continue  # whoever reads the range meets it
+                continue  # the reader of the range gets the error
             if len(start) < _RECORD_START.itemsize:
                 continue
             record = np.frombuffer(start, _RECORD_START)[0]

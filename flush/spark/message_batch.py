@@ -51,7 +51,7 @@ class MessageBatch:
     """The columns of N messages, built when asked for.
 
     Args:
-        view: What the records lie in.
+        view: Bytes that hold the records.
         fields: N located records, at least one.
     """
 

@@ -44,7 +44,7 @@ from commitbus.flush.spark.record_fields import (
 
 _LOG: Final = logging.getLogger(__name__)
 _HEADER_BYTES_MAX: Final = 128
-"""In them a header tells the record's size, or is damaged."""
+"""Enough to read a header with the record's size, or to see that it is damaged."""
 
 
 def read_range(
@@ -263,7 +263,7 @@ class _RangeReader:
 
     def _why_no_record(self, position: int) -> str:
         offset = self._base_offset + position
-        # Behind the range's end as well: perhaps all that is wrong is that it reaches there.
+        # Behind the range's end as well: the record may just reach beyond it.
         rest = self._size_bytes - position
         head = read_piece(self._file, position, min(_HEADER_BYTES_MAX, rest))
         size = max(claimed_size(head.view), len(head.view))

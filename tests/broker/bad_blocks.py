@@ -49,7 +49,7 @@ class BadBlocks:
         self.add("/commitlog/", unit.physical_offset, unit.physical_offset + unit.size_bytes)
 
     def add_unit(self, topic: str, queue_offset: int) -> None:
-        """Make nobody know where a message in queue 0 lies."""
+        """Make the unit of a message in queue 0 unreadable."""
         start = queue_offset * 20
         self.add(f"/consumequeue/{topic}/0/", start, start + 20)
 

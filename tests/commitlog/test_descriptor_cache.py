@@ -1,4 +1,4 @@
-"""No more files are open than allowed, and nobody notices which."""
+"""No more files are open than allowed, and callers do not notice which."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_files_that_must_stay_open_do(tmp_path: Path) -> None:
     assert {file.path.name for file in files[:3]} <= set(open_in(tmp_path))
     files[0].must_stay_open = False
     for _ in range(2):
-        files[3].let_descriptor_go()
+        files[3].release_descriptor()
         files[3].read(0, 1)
     assert files[0].path.name not in open_in(tmp_path)
 

@@ -104,7 +104,7 @@ def test_offsets_are_taken_back_with_a_checkpoint_that_has_none(tmp_path: Path) 
     checkpoint, durable = StoreCheckpoint(1000, 1000, 10), PhysicalOffset(200)
     file.save(checkpoint, FlushedOffsets(PhysicalOffset(100), PhysicalOffset(50)))
     assert read_flushed_offsets(tmp_path, checkpoint, durable, FILES) is not None
-    file.take_back_offsets(queues_end=60)
+    file.lower_offsets(queues_end=60)
     lowered = FlushedOffsets(PhysicalOffset(60), PhysicalOffset(50))
     assert read_flushed_offsets(tmp_path, checkpoint, durable, FILES) == lowered
     file.save(checkpoint)

@@ -93,12 +93,12 @@ def test_it_can_be_taken_back(tmp_path: Path, file: FlushedOffsetsFile) -> None:
     file.save(offsets(100, 90), FIRST)
     file.save(offsets(200, 90), FIRST)
     again = FlushedOffsetsFile(tmp_path, FILES)
-    again.take_back(150, 200)
+    again.lower(150, 200)
     assert read_flushed_offsets(tmp_path, FIRST, DURABLE, FILES) == offsets(150, 90)
-    again.take_back(50, 10)
+    again.lower(50, 10)
     again.close()
     assert read_flushed_offsets(tmp_path, FIRST, DURABLE, FILES) == offsets(50, 10)
-    file.take_back()
+    file.lower()
     assert read(tmp_path, FIRST) is None
     file.save(offsets(50), FIRST)
     assert read(tmp_path, FIRST) == 50

@@ -1,4 +1,4 @@
-"""Queries that have a long way to go: they find the same, hold nobody up, and end."""
+"""Queries over long chains: they find the same, hold up no put, and end."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ async def connect_to(
 
     Args:
         endpoint: A TCP port, or a Unix socket.
-        tls: Whom to trust; plaintext without it, and on a Unix socket, which leaves no machine.
+        tls: Context with the trusted certificates; None for plaintext; unused on a Unix socket.
         server_name: The name that the certificate must have; the endpoint's host if empty.
         timeout_s: For the connection to stand. Whether the other side speaks HTTP/2 is known later:
             see `ClientConnection.greeted`.

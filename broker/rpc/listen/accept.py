@@ -44,7 +44,7 @@ class AcceptError(Exception):
 
 @final
 class ProbedError(AcceptError):
-    """The connection was closed before its first byte: somebody looked whether the port is open."""
+    """The connection was closed before its first byte: a health probe of the port."""
 
     def __init__(self, peer: str) -> None:
         super().__init__(peer, "closed before its first byte")

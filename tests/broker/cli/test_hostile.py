@@ -1,4 +1,4 @@
-"""Every command with inputs, outputs and arguments that nobody would give it on purpose.
+"""Every command with inputs, outputs and arguments that are given by mistake.
 
 Whatever they are, a command ends soon, not with 0, and says why in one line.
 """
@@ -268,7 +268,7 @@ EACH = [
 def test_a_full_or_a_closed_standard_output(
     command: tuple[str, ...], broker: Broker, tmp_path: Path
 ) -> None:
-    """An output that nobody has is no success, and the reason is one line."""
+    """Output that cannot be written is no success, and the reason is one line."""
     places = {"STORE": str(broker.directory), "NEW": str(tmp_path / "new")}
     module, *arguments = (places.get(text, text) for text in command)
     if "consume" in command:

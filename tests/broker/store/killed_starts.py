@@ -111,7 +111,7 @@ def without(disk: Disk, *parts: str) -> Disk:
 
 
 def settled(disk: Disk) -> dict[str, list[bytes]]:
-    """Return queues and index of a disk after a start that nobody disturbs, and a close."""
+    """Return queues and index of a disk after an undisturbed start and a close."""
     disk = copied(disk)
     live(disk, close, later_ms=5 * LATER_MS)
     return derived_files(disk)

@@ -1,4 +1,4 @@
-"""Each thread of the store dies once: the store fails, says so once, and nobody waits for ever."""
+"""Each thread of the store dies once: the store fails, says so once, and no caller hangs."""
 
 from __future__ import annotations
 
