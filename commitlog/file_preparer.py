@@ -12,8 +12,8 @@ The file that is written:
 Bytes below the frontier belong to the writer, bytes above to the preparer, which stores zeros
 there. The frontier moves only under the lock, so neither ever writes the other's bytes. A writer
 that catches up waits for at most one step, or takes cold pages: slower (811 against 423 ns for an
-append of 1.2 KB here), never wrong. While the next file is being created only a writer that needs it
-waits: the fsync of that file may take as long as the disk likes.
+append of 1.2 KB here), never wrong. While the next file is being created only a writer that needs
+it waits: the fsync of that file may take as long as the disk likes.
 
 Warming begins 4 MiB ahead and doubles that with each step, up to 32 MiB, instead of covering whole
 files, because each warmed page is written to the disk by the next flush: a store of three messages

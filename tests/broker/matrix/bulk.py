@@ -17,7 +17,7 @@ from commitbus.commitlog.errors import (
 )
 from commitbus.commitlog.record_format import encode_properties
 from tests.broker.matrix.registry import cell, cells
-from tests.broker.matrix.stage import NOT_SAVED, Stage
+from tests.broker.matrix.stage import NOT_SAVED, UNREADABLE, Stage
 
 BOTH = (APPEND, FETCH)
 PRODUCER = bytes(16)
@@ -277,6 +277,14 @@ async def damaged_record(stage: Stage) -> list[pb.FetchRequest]:
     """A record is damaged."""
     await stage.bus.send(b"a")
     stage.fails(stage.context.store, "queue_slice", CorruptRecordError(0, "the CRC does not match"))
+    return fetching()
+
+
+@cell(FETCH, StatusCode.DATA_LOSS)
+async def unreadable_record(stage: Stage) -> list[pb.FetchRequest]:
+    """The disk does not give the next record back."""
+    await stage.bus.send(b"a")
+    stage.fails(stage.context.store, "queue_slice", UNREADABLE)
     return fetching()
 
 

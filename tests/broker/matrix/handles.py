@@ -156,7 +156,8 @@ async def already_deleted(stage: Stage) -> pb.ForwardMessageToDeadLetterQueueReq
     request = await forwarded(stage)
     store = stage.context.store
     nothing = store.fetch("T", 0, store.max_offset("T", 0), 1)
-    stage.patch.setattr(store, "fetch", lambda *_: nothing)
+    for name in ("fetch", "fetch_cached"):
+        stage.patch.setattr(store, name, lambda *_: nothing)
     return request
 
 

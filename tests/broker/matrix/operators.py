@@ -9,11 +9,11 @@ from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
 from commitbus.broker.store.store_reader import END_OF_TIME_MS
-from commitbus.commitlog.errors import StoreReadOnlyError
+from commitbus.commitlog.errors import QueryTooWideError, StoreReadOnlyError
 from tests.broker.matrix.handles import forwarded
 from tests.broker.matrix.receives import QUICKLY
 from tests.broker.matrix.registry import ADMIN, cell, cells, good_request
-from tests.broker.matrix.stage import NOT_SAVED, Stage
+from tests.broker.matrix.stage import NOT_SAVED, UNREADABLE, Stage
 from tests.broker.messaging.bus import make_message
 
 PUT_TOPIC, DELETE_TOPIC = ADMIN + "PutTopic", ADMIN + "DeleteTopic"
@@ -216,6 +216,22 @@ async def no_message_wanted(stage: Stage) -> Any:
     """No message is asked for."""
     request = await good_request(stage, QUERY)
     request.max_count = 0
+    return request
+
+
+@cell(QUERY, StatusCode.FAILED_PRECONDITION)
+async def wide_search(stage: Stage) -> Any:
+    """The search passes over too many entries of the index: narrow its times."""
+    request = await good_request(stage, QUERY)
+    stage.fails(stage.context.store, "query_by_key", QueryTooWideError())
+    return request
+
+
+@cell(QUERY, StatusCode.DATA_LOSS)
+async def unreadable_index(stage: Stage) -> Any:
+    """The disk does not give the index or a message back."""
+    request = await good_request(stage, QUERY)
+    stage.fails(stage.context.store, "query_by_key", UNREADABLE)
     return request
 
 

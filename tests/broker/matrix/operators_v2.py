@@ -10,9 +10,10 @@ from google.protobuf.message import Message
 from commitbus.broker.metadata.topics import MESSAGE_TYPE_ATTRIBUTE
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.commitlog.errors import QueryTooWideError
 from tests.broker.matrix.receives import QUICKLY
 from tests.broker.matrix.registry import ADMIN_V2, cell, cells, good_request
-from tests.broker.matrix.stage import NOT_SAVED, Stage
+from tests.broker.matrix.stage import NOT_SAVED, UNREADABLE, Stage
 from tests.broker.messaging.bus import EPOCH_MS, make_message
 
 LOG_LEVEL, STATS = ADMIN_V2 + "ChangeLogLevel", ADMIN_V2 + "GetProxyRuntimeStats"
@@ -224,6 +225,24 @@ async def odd_scroll_id(stage: Stage) -> Any:
     """The scroll id is not that of such a search."""
     request = await good_request(stage, QUERY)
     request.message_key, request.scroll_id = "k", "none"
+    return request
+
+
+@cell(QUERY, pb.BAD_REQUEST)
+async def wide_search(stage: Stage) -> Any:
+    """The search passes over too many entries of the index: narrow its times."""
+    request = await good_request(stage, QUERY)
+    request.message_id, request.message_key = "", "k"
+    stage.fails(stage.context.store, "query_by_key", QueryTooWideError())
+    return request
+
+
+@cell(QUERY, pb.INTERNAL_SERVER_ERROR)
+async def unreadable_index(stage: Stage) -> Any:
+    """The disk does not give the index or a message back."""
+    request = await good_request(stage, QUERY)
+    request.message_id, request.message_key = "", "k"
+    stage.fails(stage.context.store, "query_by_key", UNREADABLE)
     return request
 
 

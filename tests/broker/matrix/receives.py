@@ -15,6 +15,7 @@ from commitbus.broker.messaging.handover import HANDOVER_S_MAX
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from tests.broker.bad_blocks import BadBlocks
 from tests.broker.matrix.registry import MESSAGING, cell, cells, good_request
 from tests.broker.matrix.stage import Stage
 
@@ -176,4 +177,12 @@ async def offset_behind_the_end(stage: Stage) -> Any:
     """The queue has no such offset, and will not give it to its next message."""
     request = await good_request(stage, PULL)
     request.offset = 2
+    return request
+
+
+@cell(PULL, pb.INTERNAL_SERVER_ERROR)
+async def unreadable_message(stage: Stage) -> Any:
+    """The disk does not give the next message back; the response has the offset behind it."""
+    request = await good_request(stage, PULL)
+    BadBlocks(stage.patch).add_record(stage.context.store, "T", 0)
     return request

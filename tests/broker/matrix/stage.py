@@ -24,7 +24,7 @@ from commitbus.broker.rpc.call import Call, Pieces, Response, RpcError, StatusCo
 from commitbus.broker.rpc.exchange import encoded
 from commitbus.broker.rpc.method import Later, Method, MethodKind
 from commitbus.broker.rpc.outcome import refusal
-from commitbus.commitlog.errors import DiskFullError, FlushFailedError
+from commitbus.commitlog.errors import DiskFullError, FlushFailedError, ReadFailedError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import PhysicalOffset
 from tests.broker.messaging.bus import Bus, finished, settled
@@ -33,6 +33,7 @@ Request = Message | Sequence[Message] | Sequence[bytes]
 """What a client sends: several messages where it sends a stream."""
 DISK_FULL = DiskFullError(Path("log"), 1)
 NOT_SAVED = StateWriteError(Path("state"), "no space")
+UNREADABLE = ReadFailedError(Path("log"), 0, OSError(5, "Input/output error"))
 
 
 @final

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from commitbus.broker.bulk.paths import APPEND
 from commitbus.broker.messaging import durability
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.commitlog.errors import StoreReadOnlyError
+from commitbus.commitlog.errors import OutOfResourcesError, StoreReadOnlyError
 from tests.broker.matrix import operators, operators_v2, sends
 from tests.broker.matrix.registry import cells, good_request
 from tests.broker.matrix.stage import DISK_FULL, Stage
@@ -47,6 +48,17 @@ async def disk_is_full(stage: Stage, path: str) -> Any:
     """The disk has no room, or is fuller than messages may make it."""
     request = await good_request(stage, path)
     put_fails(stage, path, DISK_FULL)
+    return request
+
+
+@cells(BY_STATUS, pb.INTERNAL_SERVER_ERROR)
+@cells(ADMIN, StatusCode.FAILED_PRECONDITION)
+@cells([APPEND], StatusCode.UNAVAILABLE)
+async def no_descriptor(stage: Stage, path: str) -> Any:
+    """The broker has no file descriptor or memory left for the next log file."""
+    request = await good_request(stage, path)
+    cause = OSError(24, "Too many open files")
+    put_fails(stage, path, OutOfResourcesError(Path("log"), cause))
     return request
 
 
