@@ -134,9 +134,9 @@ def _let_nothing_show(patch: pytest.MonkeyPatch) -> None:
 )
 def _promise_not_taken_back(patch: pytest.MonkeyPatch) -> None:
     _let_nothing_show(patch)
-    patch.setattr(start.Promise, "take_back_queues", lambda *_: None)
-    patch.setattr(start.Promise, "take_back_index", lambda *_: None)
-    patch.setattr(CheckpointFile, "take_back_offsets", lambda *_, **__: None)
+    patch.setattr(start.CheckpointWithdrawal, "withdraw_queues", lambda *_: None)
+    patch.setattr(start.CheckpointWithdrawal, "withdraw_index", lambda *_: None)
+    patch.setattr(CheckpointFile, "lower_offsets", lambda *_, **__: None)
 
 
 @bug(
