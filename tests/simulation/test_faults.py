@@ -17,6 +17,7 @@ PATH = Path("/a file")
 
 def file_of_two_pages(faults: Faults | None = None) -> tuple[SimulatedFileSystem, SimulatedFile]:
     files = SimulatedFileSystem(Disk(), Scheduler(0), faults)
+    files.only_the_log_is_mapped = False
     file = files.open(PATH, create=True)
     file.pwrite(b"a" * PAGE_BYTES + b"b" * PAGE_BYTES, 0)
     return files, file
