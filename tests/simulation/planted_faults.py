@@ -25,7 +25,7 @@ from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
 from commitbus.consumequeue.deleted_topics import DeletedTopics
 from commitbus.flush.checkpoint import CheckpointFile
 from tests.simulation.bugs import bug, with_themes
-from tests.simulation.hunts import topics_come_and_go
+from tests.simulation.hunts import deletions_that_fail, topics_come_and_go
 from tests.simulation.themes import Theme
 
 # Topics that are deleted
@@ -183,9 +183,7 @@ def _queue_ends_not_noted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumeQueueStore, "note_ends", lambda *_: None)
 
 
-@bug(
-    "a deletion that failed forgets the files it had not come to", hunt=with_themes(Theme.RETENTION)
-)
+@bug("a deletion that failed forgets the files it had not come to", hunt=deletions_that_fail)
 def _deletion_forgets_files(patch: pytest.MonkeyPatch) -> None:
     def delete_before(self: MappedFileQueue, offset: int) -> int:
         gone = [f for f in self.files[:-1] if f.base_offset + self.file_size <= offset]
@@ -222,7 +220,7 @@ def _age_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
 # Threads that die
 
 
-@bug("a thread dies, and nobody is told", hunt=with_themes(Theme.DYING_THREADS))
+@bug("a thread dies, and nobody is told", seed=4, hunt=with_themes(Theme.DYING_THREADS))
 def _death_unnoticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ServiceThread, "_run", lambda self: self._service())
 
