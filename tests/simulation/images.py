@@ -36,6 +36,9 @@ _FILE_OPERATIONS: Final = (
     "allocate",
 )  # fmt: skip
 _LATER_MS: Final = 60_000
+_DISKS_PER_MOMENT: Final = 16
+_DISKS_FOR_ONE: Final = 40
+"""So many are made for each that is recovered."""
 
 
 class Crash(NamedTuple):
@@ -222,9 +225,12 @@ def crash_everywhere(
     crashes = record(history, mode, seed, page_bytes=page_bytes)
     counts = Counts(moments=len(crashes))
     found: dict[int, tuple[Disk, Oracle]] = {}
+    # Many more than are recovered need not be made; where few are, all of a moment's are.
+    wanted = max(_DISKS_PER_MOMENT, _DISKS_FOR_ONE * in_all_max // len(crashes))
+    wanted = min(wanted, per_moment_max)
     for state, oracle in crashes:
-        counts.exhausted += state.subset_count <= per_moment_max
-        for disk in state.disks(rng, per_moment_max):
+        counts.exhausted += state.subset_count <= wanted
+        for disk in state.disks(rng, wanted):
             found[disk.checksum()] = (disk, oracle)
     counts.disks = len(found)
     chosen = list(found.values())
