@@ -114,7 +114,9 @@ class Simulation:
         self.clock_error_ms = 0
         self.body_number = 0
         self._power_cut = False
-        self._may_lack_units = False
+        # A topic that is made again begins beyond 0. Once retention has passed its deletion, no note
+        # tells a start why, and it derives all queues anew to be sure.
+        self._may_lack_units = Theme.DELETED_TOPICS in self.themes
         self._scheduler: Scheduler | None = None
 
     def _retention(self) -> RetentionPolicy | None:
