@@ -293,12 +293,8 @@ class ConsumeQueue:
         self.dispatched_to = last.end_offset if last else PhysicalOffset(0)
 
     def _cut(self, end: int) -> None:
-        """Keep the units below `end`; without any, nothing.
-
-        Hidden ones are kept: they tell where a queue goes on whose messages are all deleted.
-        """
-        has_hidden_only = self._min_offset == self._max_offset and self.dispatched_to > 0
-        if end <= self._min_offset and not has_hidden_only:
+        """Keep the units below `end`, those of messages that are gone too; without any, nothing."""
+        if end <= self._min_offset and not self._hides_units():
             self.delete()
             return
         self._tail = None
@@ -307,6 +303,14 @@ class ConsumeQueue:
             self._flushed_offset = min(self._flushed_offset, end) - 1
         if end < self._max_offset:
             self._set_bounds(self._min_offset, end)
+
+    def _hides_units(self) -> bool:
+        """Return whether the last unit is there that lies before the first visible one.
+
+        Retention has hidden it, and it alone may tell where the queue ends. Padding tells nothing.
+        """
+        hidden = self._min_offset - 1
+        return hidden >= self._first_stored() and self._unit_at(hidden) != PADDING
 
     def _begin_at(self, queue_offset: int) -> None:
         """Make the files of a queue without a message such that the first is at `queue_offset`.

@@ -16,6 +16,7 @@ from commitbus.commitlog.errors import (
     NotAStoreError,
     OutOfResourcesError,
     StoreClosedError,
+    StoreError,
 )
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.kernels import DispatchBatch, DispatchColumns
@@ -214,26 +215,39 @@ class ConsumeQueueStore:
             OSError: The note cannot be written.
         """
         with self._ends_lock:
-            ends = {key: end for key, end in self._ends.ends.items() if key not in self._queues}
+            ends = dict(self._ends.ends)
             for key in self.queues():
                 # As in `delete_before`.
                 with self._lock:
                     queue = self._queues.get(key)
-                    if queue is not None and queue.dispatched_to <= min_physical_offset:
-                        ends[key] = queue.max_offset
+                    # One without a file has not begun: there was no room for its first unit.
+                    if queue is not None and not queue.is_empty:
+                        ends.pop(key, None)
+                        if queue.dispatched_to <= min_physical_offset:
+                            ends[key] = queue.max_offset
             self._ends.save(ends)
 
     def delete_before(self, min_physical_offset: PhysicalOffset) -> None:
         """Hide units of messages before the log's first, and remove files that hold only such.
 
         A store that was opened for reading keeps the files.
+
+        Raises:
+            StoreError: A queue could not be read, or a file not be opened. The others are done.
+            OSError: A file could not be removed. Likewise.
         """
+        failure: StoreError | OSError | None = None
         for key in self.queues():
             # Queue by queue: with 10,000 of them the writer would otherwise stand still for long.
             with self._lock:
                 queue = self._queues.get(key)
-                if queue is not None:
-                    queue.delete_before(min_physical_offset)
+                try:
+                    if queue is not None:
+                        queue.delete_before(min_physical_offset)
+                except (StoreError, OSError) as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
 
     def delete_topic(
         self, topic: str, log_end: Callable[[], tuple[PhysicalOffset, Mapping[int, QueueOffset]]]

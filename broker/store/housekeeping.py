@@ -111,6 +111,8 @@ class Housekeeping:
         self.refusal: DiskRatioError | None = None
         """Why messages are refused until there is room, None while they are not. No property:
         every message asks."""
+        # Where the log began when queues and index were last cut to it: the start has done so.
+        self._trimmed_to = log.min_offset
         # Held for one file that is sealed, or for one round of deletions.
         self._guard = threading.Lock()
         self._bell = Doorbell()
@@ -245,9 +247,12 @@ class Housekeeping:
             files = self._deletable_files()
             local_hour = datetime.fromtimestamp(now_s).astimezone().hour
             count = files_to_delete(policy, files, usage, local_hour=local_hour)
-            if count:
-                last = files[count - 1]
-                self._delete_before(PhysicalOffset(last.base_offset + last.size_bytes))
+            try:
+                if count:
+                    last = files[count - 1]
+                    self._delete_before(PhysicalOffset(last.base_offset + last.size_bytes))
+            finally:
+                self._trim()
         if count:
             self._look_at_disk()
 
@@ -261,10 +266,25 @@ class Housekeeping:
         # The manifest first: one of a file that is gone would be a lie.
         self._sealed.delete_before(offset)
         count = self._log.delete_before(offset)
+        _logger.info(
+            "log files deleted", extra={"count": count, "min_offset": self._log.min_offset}
+        )
+
+    def _trim(self) -> None:
+        """Remove from queues and index what leads to deleted files."""
         begin = self._log.min_offset
-        self._queues.delete_before(begin)
-        self._index.delete_before(begin)
-        _logger.info("log files deleted", extra={"count": count, "min_offset": begin})
+        if begin == self._trimmed_to:
+            return
+        try:
+            try:
+                self._queues.delete_before(begin)
+            finally:
+                self._index.delete_before(begin)
+        except (StoreError, OSError) as error:
+            # A page that cannot be read must not keep all else from being done.
+            _logger.warning("queues are not trimmed", extra={"reason": str(error)})
+        else:
+            self._trimmed_to = begin
 
     def _deletable_files(self) -> list[StoredFile]:
         """Return every file that at most readers still use, oldest first."""

@@ -17,7 +17,6 @@ from commitbus.commitlog.errors import (
     FlushFailedError,
     NotAStoreError,
     OffsetOutOfRangeError,
-    OutOfResourcesError,
     StoreClosedError,
     StoreDamagedError,
 )
@@ -428,31 +427,6 @@ def test_a_failed_flush_is_told(tmp_path: Path, operation: str) -> None:
     file_system.fails = {operation: errno.EIO}
     with pytest.raises(FlushFailedError):
         store.flush()
-    store.close()
-
-
-def test_too_few_descriptors_are_no_failed_flush(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next flush syncs every name that this one did not come to."""
-    store = open_store(tmp_path / "cq")
-    store.put([message(0, 0)])
-    failing: set[Path] = {tmp_path / "cq" / "T" / "0"}
-    synced: set[Path] = set()
-
-    def sync_directory(_: RealFileSystem, path: Path) -> None:
-        if path in failing:
-            raise OSError(errno.EMFILE, "Too many open files")
-        synced.add(path)
-
-    monkeypatch.setattr(RealFileSystem, "sync_directory", sync_directory)
-    for path in (tmp_path / "cq" / "T" / "0", tmp_path / "cq"):
-        failing = {path}
-        with pytest.raises(OutOfResourcesError):
-            store.flush()
-    failing = set()
-    store.flush()
-    assert synced == {tmp_path / "cq" / "T" / "0", tmp_path / "cq" / "T", tmp_path / "cq", tmp_path}
     store.close()
 
 

@@ -101,3 +101,37 @@ def test_a_queue_that_rocketmq_began_anew_ends_where_its_units_do(tmp_path: Path
     store.put([message(1, "T", 0)])
     assert store.queue_ends()["T", 0] == 1
     store.close()
+
+
+def test_a_queue_that_could_not_begin_keeps_its_note(tmp_path: Path) -> None:
+    """It has no unit that tells its end."""
+    QueueEnds(tmp_path, FILES).save({("T", 0): QueueOffset(5)})
+    files: Any = FailingFileSystem()
+    store = ConsumeQueueStore(tmp_path / "consumequeue", 200, file_system=files)
+    store.load()
+    files.fails["make_directories"] = errno.ENOSPC
+    with pytest.raises(DiskFullError):
+        store.put([message(0, "T", 5)])
+    files.fails.clear()
+    store.note_ends(PhysicalOffset(0))
+    assert QueueEnds(tmp_path, FILES).ends == {("T", 0): 5}
+    store.close()
+
+
+def test_a_cut_queue_without_a_visible_message_keeps_its_end(tmp_path: Path) -> None:
+    """Nothing but its hidden units tells it, where retention found no room for a note."""
+    store = queues(tmp_path)
+    store.put([message(n, "T", n) for n in range(8)])
+    store.delete_before(PhysicalOffset(500))
+    store.truncate(PhysicalOffset(500))
+    assert store.queue_ends() == {("T", 0): 5}
+    store.put([message(n, "T", n) for n in range(5, 9)])
+    store.close()
+    store = queues(tmp_path)
+    queue = store.queue("T", 0)
+    assert queue is not None
+    assert [unit.physical_offset for unit in queue.units(QueueOffset(5), 9)] == [500, 600, 700, 800]
+    store.delete_before(PhysicalOffset(900))
+    store.truncate(PhysicalOffset(900))
+    assert store.queue_ends() == {("T", 0): 9}
+    store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from commitbus.broker.store.check import check_store
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog import file_system, mapped_file
-from commitbus.commitlog.errors import DiskRatioError, OffsetOutOfRangeError
+from commitbus.commitlog.errors import DiskRatioError, OffsetOutOfRangeError, ReadFailedError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.mapped_file import MappedFile
 from commitbus.commitlog.retention import HOUR_MS
@@ -293,6 +294,40 @@ def test_a_slice_begins_behind_what_is_just_being_deleted(
     store.keep_house()
     end = newest.queue_offset + 1
     assert found == [(store.min_offset("TopicA", 0), end), (newest.queue_offset, end)]
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE])
+def test_queues_that_could_not_be_trimmed_are_trimmed_the_next_time(
+    open_store: OpenStore,
+    make_message: Make,
+    clock: SetClock,
+    monkeypatch: pytest.MonkeyPatch,
+    store_dir: Path,
+    *,
+    error: int,
+) -> None:
+    """Also if no further log file goes then; and the index does not wait for them."""
+    store = open_store(retention=EXPIRY)
+    fill(store, make_message, 3)
+    store._housekeeping.stop()
+    clock.ms += 48 * HOUR_MS + 1
+    store.put(make_message(body=b"new"))
+    settle(store)
+    index_files = len(list((store_dir / "index").iterdir()))
+
+    def fail(_: PhysicalOffset) -> None:
+        raise ReadFailedError(store_dir, 0, OSError(error, os.strerror(error)))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._queues, "delete_before", fail)
+        store._housekeeping._retain()
+    assert store.min_physical_offset == 3 * FILE
+    assert store.min_offset("TopicA", 0) == 0
+    assert len(list((store_dir / "index").iterdir())) < index_files
+    store._housekeeping._retain()
+    begin = store.min_offset("TopicA", 0)
+    assert begin > 0
+    assert store.fetch("TopicA", 0, QueueOffset(0), 1).units[0].queue_offset == begin
 
 
 def test_the_file_that_is_written_stays_however_old(

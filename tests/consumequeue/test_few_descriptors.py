@@ -1,0 +1,57 @@
+"""Queues in a process that may open no more files for a while: the work is put off, not lost."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from commitbus.commitlog.errors import OutOfResourcesError, ReadFailedError
+from commitbus.commitlog.file_system import RealFileSystem
+from commitbus.commitlog.types import PhysicalOffset
+from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
+from tests.consumequeue.test_consume_queue_store import message, open_store
+from tests.unreadable_files import UnreadableFileSystem
+
+
+def test_too_few_descriptors_are_no_failed_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next flush syncs every name that this one did not come to."""
+    store = open_store(tmp_path / "cq")
+    store.put([message(0, 0)])
+    failing: set[Path] = {tmp_path / "cq" / "T" / "0"}
+    synced: set[Path] = set()
+
+    def sync_directory(_: RealFileSystem, path: Path) -> None:
+        if path in failing:
+            raise OSError(errno.EMFILE, "Too many open files")
+        synced.add(path)
+
+    monkeypatch.setattr(RealFileSystem, "sync_directory", sync_directory)
+    for path in (tmp_path / "cq" / "T" / "0", tmp_path / "cq"):
+        failing = {path}
+        with pytest.raises(OutOfResourcesError):
+            store.flush()
+    failing = set()
+    store.flush()
+    assert synced == {tmp_path / "cq" / "T" / "0", tmp_path / "cq" / "T", tmp_path / "cq", tmp_path}
+    store.close()
+
+
+def test_a_queue_that_cannot_be_read_keeps_no_other_from_being_trimmed(tmp_path: Path) -> None:
+    """It is named when the others are done."""
+    files = UnreadableFileSystem()
+    store = ConsumeQueueStore(tmp_path / "cq", 200, file_system=files)
+    store.load()
+    store.put([message(n, n // 2, topic="AB"[n % 2]) for n in range(20)])
+    bad = tmp_path / "cq" / "A" / "0" / ("0" * 20)
+    files.spoil(bad, 0)
+    with pytest.raises(ReadFailedError) as caught:
+        store.delete_before(PhysicalOffset(1000))
+    assert caught.value.path == bad
+    others = store.queue("B", 0)
+    assert others is not None
+    assert others.min_offset == 5
+    store.close()
