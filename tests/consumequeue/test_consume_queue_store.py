@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from commitbus.commitlog.errors import (
-    DiskFullError,
-    FlushFailedError,
-    NotAStoreError,
     OffsetOutOfRangeError,
-    StoreClosedError,
-    StoreDamagedError,
 )
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
 from commitbus.consumequeue import ConsumeQueue, ConsumeQueueStore, CqUnit, DispatchError
 from commitbus.consumequeue.unit_format import PADDING, PADDING_BYTES, UNIT
-from tests.failing_files import FailingFileSystem
 
 FILE_BYTES = 200  # 10 units
 RECORD_BYTES = 100
@@ -380,163 +373,6 @@ def test_a_process_that_died_between_creating_a_file_and_writing_it_harms_nothin
         store.put([first])
         assert the_queue(store).units(QueueOffset(13), 2) == [unit_of(first)]
         store.close()
-
-
-# Cost and failures
-
-
-def test_a_thousand_queues_cost_a_few_blocks_each(tmp_path: Path) -> None:
-    """Files of 6 MB apparent size take 4 KiB while they hold little."""
-    store = ConsumeQueueStore(tmp_path, 6_000_000, file_system=RealFileSystem())
-    store.load()
-    store.put([message(n, n // 1000, queue_id=n % 1000) for n in range(2000)])
-    store.close()
-    sizes = [path.stat() for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(sizes) == 1000
-    assert {stat.st_size for stat in sizes} == {6_000_000}
-    assert sum(stat.st_blocks * 512 for stat in sizes) <= 1000 * 8192
-
-
-@pytest.mark.parametrize("operation", ["pwrite", "truncate", "make_directories"])
-def test_a_full_disk_is_told_and_putting_goes_on_when_there_is_room(
-    tmp_path: Path, operation: str
-) -> None:
-    """Nothing is lost, doubled, or left in a state that a retry cannot use."""
-    file_system = FailingFileSystem()
-    store = open_store(tmp_path / "cq", file_system)
-    store.put([message(n, n) for n in range(10)])
-    messages = [message(n, n) for n in range(10, 12)] + [message(12, 13, topic="padded")]
-    file_system.fails = {operation: errno.ENOSPC}
-    for _ in range(2):
-        with pytest.raises(DiskFullError):
-            store.put(messages)
-    file_system.fails = {}
-    store.put(messages)
-    assert the_queue(store).max_offset == 12
-    padded = the_queue(store, "padded")
-    assert padded.units(padded.min_offset, 9) == [unit_of(messages[-1])]
-    store.close()
-
-
-@pytest.mark.parametrize("operation", ["sync_data", "sync_directory"])
-def test_a_failed_flush_is_told(tmp_path: Path, operation: str) -> None:
-    """Whoever promised durability must hear of it."""
-    file_system = FailingFileSystem()
-    store = open_store(tmp_path / "cq", file_system)
-    store.put([message(0, 0)])
-    file_system.fails = {operation: errno.EIO}
-    with pytest.raises(FlushFailedError):
-        store.flush()
-    store.close()
-
-
-def test_after_an_unclean_stop_the_names_that_lead_to_queues_are_made_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The process that died may not have come to that, and a checkpoint soon relies on them."""
-    directory = tmp_path / "consumequeue"
-    store = open_store(directory)
-    store.put([message(n, n) for n in range(3)])
-    store.close()
-    synced: list[Path] = []
-    monkeypatch.setattr(RealFileSystem, "sync_directory", lambda _, path: synced.append(path))
-    store = open_store(directory)
-    store.truncate(PhysicalOffset(10**9))
-    store.flush()
-    store.close()
-    assert {tmp_path, directory, directory / "T"} <= set(synced)
-
-
-def test_flush_takes_only_what_changed_to_the_disk(tmp_path: Path) -> None:
-    """10,000 idle queues cost nothing; a cut one is flushed although it became shorter."""
-    file_system = FailingFileSystem()
-    store = open_store(tmp_path / "cq", file_system)
-    store.put([message(n, n // 2, queue_id=n % 2) for n in range(30)])
-    store.flush()
-    file_system.fails = {"sync_data": errno.EIO}
-    store.flush()
-    store.truncate(PhysicalOffset(2950))
-    with pytest.raises(FlushFailedError):
-        store.flush()
-    store.close()
-
-
-def test_what_was_cut_and_came_again_is_flushed(tmp_path: Path) -> None:
-    """Though the queue is as long as when it was flushed last."""
-    file_system = FailingFileSystem()
-    store = open_store(tmp_path / "cq", file_system)
-    messages = [message(n, n) for n in range(30)]
-    store.put(messages)
-    store.flush()
-    store.truncate(PhysicalOffset(2950))
-    store.put(messages)
-    assert the_queue(store).max_offset == 30
-    file_system.fails = {"sync_data": errno.EIO}
-    with pytest.raises(FlushFailedError):
-        store.flush()
-    store.close()
-
-
-def test_a_closed_store_takes_nothing(store: ConsumeQueueStore) -> None:
-    """Closing twice is fine."""
-    store.put([message(0, 0)])
-    store.close()
-    store.close()
-    with pytest.raises(StoreClosedError):
-        store.put([message(1, 1)])
-
-
-def _wrong_size(queue: Path) -> None:
-    with (queue / ("0" * 20)).open("ab") as file:
-        file.write(b"x")
-
-
-def _missing_file(queue: Path) -> None:
-    (queue / f"{FILE_BYTES:020}").unlink()
-
-
-def _alien_file(queue: Path) -> None:
-    (queue / "notes.txt").write_text("hello")
-
-
-@pytest.mark.parametrize(
-    ("damage", "error"),
-    [
-        (_wrong_size, NotAStoreError),
-        (_missing_file, StoreDamagedError),
-        (_alien_file, NotAStoreError),
-    ],
-)
-def test_files_that_cannot_be_a_queue_are_named(
-    tmp_path: Path, damage: Callable[[Path], None], error: type[Exception]
-) -> None:
-    """The error carries the directory; nothing is guessed."""
-    store = open_store(tmp_path)
-    store.put([message(n, n) for n in range(25)])
-    store.close()
-    damage(tmp_path / "T" / "0")
-    with pytest.raises(error, match="T/0"):
-        open_store(tmp_path)
-
-
-@pytest.mark.parametrize("file_bytes", [0, 30, -20])
-def test_an_impossible_file_size_is_refused(tmp_path: Path, file_bytes: int) -> None:
-    """A tool takes the size from the files, which may be damaged."""
-    store = ConsumeQueueStore(tmp_path, file_bytes, file_system=RealFileSystem())
-    with pytest.raises(NotAStoreError, match="multiple of 20"):
-        store.load()
-
-
-def test_strange_directories_are_passed_over(tmp_path: Path) -> None:
-    """A file among the topics, a directory among the queues: neither is a queue."""
-    (tmp_path / "lost+found").mkdir()
-    (tmp_path / "T" / "007").mkdir(parents=True)
-    (tmp_path / "T" / "x").mkdir()
-    (tmp_path / "T" / "3").mkdir()
-    (tmp_path / "file").write_text("x")
-    store = open_store(tmp_path)
-    assert store.queues() == []
-    store.close()
 
 
 # Against an oracle

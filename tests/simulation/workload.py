@@ -114,8 +114,8 @@ class Simulation:
         self.clock_error_ms = 0
         self.body_number = 0
         self._power_cut = False
-        # A topic that is made again begins beyond 0. Once retention has passed its deletion, no note
-        # tells a start why, and it derives all queues anew to be sure.
+        # A topic that is made again begins beyond 0. Once retention has passed its deletion, no
+        # note tells a start why, and it derives all queues anew to be sure.
         self._may_lack_units = Theme.DELETED_TOPICS in self.themes
         self._scheduler: Scheduler | None = None
 
