@@ -312,7 +312,8 @@ class IndexFile:
 
     def changed_slots(self) -> list[range]:
         """Return the pages of slots that are to be written."""
-        return [] if self._slots is None else list(self._slots.changed_runs())
+        slots = self._slots  # Another thread may give them up.
+        return [] if slots is None else list(slots.changed_runs())
 
     def write_slots(self, pages: range) -> None:
         """Write some pages of slots. Raises as `write_entries`."""
@@ -433,7 +434,8 @@ class IndexFile:
         self._doubtful_count = index_count
 
     def _has_all(self) -> bool:
-        are_slots_written = self._slots is None or self._slots.are_written
+        slots = self._slots  # Another thread may give them up.
+        are_slots_written = slots is None or slots.are_written
         return are_slots_written and not self._tail and self.header == self._written_header
 
     def _write(self, data: bytes | bytearray, position: int) -> None:

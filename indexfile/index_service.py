@@ -326,7 +326,12 @@ class IndexService:
     def _flush_file(self, file: IndexFile) -> bool:
         """Make a file durable; return whether it is full, so that it needs no further flush."""
         if not file.is_written:
-            file.write_again()
+            try:
+                file.write_again()
+            except FileNotFoundError:
+                if file.is_gone:
+                    return False  # A put has met a bad block in it, and makes it anew.
+                raise
             # One after the other, so that a put, for which consumers wait, waits for a few only.
             for pages in file.changed_slots():
                 with self._lock:

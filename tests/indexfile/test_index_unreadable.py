@@ -23,6 +23,7 @@ from commitbus.commitlog.errors import (
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.indexfile import IndexService
+from commitbus.indexfile.index_file import IndexFile
 from commitbus.indexfile.index_format import entry_position
 from tests.failing_files import FailingFile, FailingFileSystem
 from tests.indexfile.test_index_service import (
@@ -184,6 +185,31 @@ def test_what_an_unclean_stop_left_is_written_again(tmp_path: Path) -> None:
     assert int.from_bytes(data[36:40], "big") > 10
     in_use = {position for position, byte in enumerate(data) if byte}
     assert in_use <= written
+
+
+def test_a_file_that_a_put_loses_while_it_is_flushed_is_no_failed_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flush has chosen it, and finds it removed; any other error would end the store."""
+    (path,) = filled(tmp_path / "index", 3)
+    service = open_service(tmp_path / "index")
+    service.discard_after(0)
+    write_again = IndexFile.write_again
+
+    def lose_and_write(file: IndexFile) -> None:
+        cause = OSError(errno.EIO, os.strerror(errno.EIO))
+        service._index.drop_from(0, ReadFailedError(path, 0, cause))
+        service._find_where_to_resume()
+        write_again(file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IndexFile, "write_again", lose_and_write)
+        service.flush()
+    assert not path.exists()
+    assert service.last_full_offset == 0
+    service.put(messages(3))
+    assert contents(service) == rebuilt(tmp_path / "other", messages(3))
+    service.close()
 
 
 def test_a_sparse_file_is_refused_on_a_full_disk_and_loses_nothing(tmp_path: Path) -> None:
