@@ -199,7 +199,11 @@ def _deletion_forgets_files(patch: pytest.MonkeyPatch) -> None:
 # Clocks
 
 
-@bug("a file's age is what the wall clock makes of it", hunt=with_themes(Theme.CLOCK_YEARS))
+@bug(
+    "a file's age is what the wall clock makes of it",
+    seed=5,
+    hunt=with_themes(Theme.CLOCK_YEARS),
+)
 def _age_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
     original = FileAges.look
     stored: dict[int, int] = {}
