@@ -35,12 +35,17 @@ MESSAGES: Final = 4
 """To each topic, each time it is made."""
 LOAD_TOPIC: Final = "load"
 LOAD_PAUSE_S: Final = 0.005
-LOG_FILE_BYTES: Final = 2 << 20
+LOG_FILE_BYTES: Final = 128 << 20
+"""Each log file takes a descriptor, up to a limit; what is looked for here are those of queues."""
+KERNELS: Final = "python"
+"""The compiled ones take 40 MB once they are loaded, after 50,000 messages."""
 
 
 def run(directory: Path, seconds: float, *, flush: str = "sync") -> dict[str, Any]:
     """Run a broker and do it all for some seconds; return the summary, with its failures."""
-    server = Server(directory, Transport.TRIO, flush=flush, log_file_bytes=LOG_FILE_BYTES)
+    server = Server(
+        directory, Transport.TRIO, flush=flush, log_file_bytes=LOG_FILE_BYTES, kernels=KERNELS
+    )
     failures: list[str] = []
     samples: list[resources.Sample] = []
     ends = threading.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Final, final
 
 from commitbus.broker.config import Transport
 from commitbus.broker.rpc.listen import certificate
+from commitbus.commitlog.kernels.choice import ENVIRONMENT_VARIABLE
 
 SERVE: Final = "import sys; from commitbus.broker.cli.main import main; sys.exit(main())"
 STOP_S: Final = 60
@@ -33,7 +35,13 @@ class Server:
     """What the clients of one run talk to."""
 
     def __init__(
-        self, directory: Path, transport: Transport, *, flush: str, log_file_bytes: int
+        self,
+        directory: Path,
+        transport: Transport,
+        *,
+        flush: str,
+        log_file_bytes: int,
+        kernels: str = "",
     ) -> None:
         config = directory / "broker.toml"
         config.write_text(CONFIG.format(log_file_bytes=log_file_bytes))
@@ -50,6 +58,7 @@ class Server:
             path.write_bytes(pem)
             self.trusted = pem[pem.index(b"-----BEGIN CERTIFICATE-----") :]
             self._options += ["--tls-certificate", str(path)]
+        self._environment = {ENVIRONMENT_VARIABLE: kernels} if kernels else {}
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -71,6 +80,7 @@ class Server:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                env={**os.environ, **self._environment},
             )
 
     def wait_ready(self) -> None:
