@@ -91,6 +91,24 @@ def make_directory(store: Path, file_system: FileSystem) -> None:
         file_system.sync_directory(made.parent)
 
 
+def check_case(store: Path, file_system: FileSystem) -> None:
+    """Refuse a file system on which names that differ in upper and lower case only are the same.
+
+    Consume queues lie in directories named by their topics: those of `orders` and `Orders` would
+    overwrite each other. Called when the log's directory exists.
+
+    Raises:
+        NotAStoreError: The store lies on such a file system.
+    """
+    other = LOG.upper()
+    if file_system.exists(store / other) and other not in file_system.list_names(store):
+        raise NotAStoreError(
+            store,
+            "its file system takes upper and lower case for the same, so that topics whose names "
+            "differ in that only would share their queues; use another file system",
+        )
+
+
 def was_closed_cleanly(store: Path, file_system: FileSystem) -> bool:
     """Return whether no process has the store open for writing, or was killed with it open."""
     return not file_system.exists(store / ABORT)

@@ -26,6 +26,7 @@ from commitbus.broker.store.layout import (
     INDEX,
     LOG,
     QUEUES,
+    check_case,
     check_directory,
     make_directory,
     tree_bytes,
@@ -193,6 +194,7 @@ class MessageStore(StoreReader):
         clock, file_system = clock or SystemClock(), file_system or RealFileSystem()
         check_directory(directory, file_system, may_be_new=True)
         make_directory(directory, file_system)
+        check_case(directory, file_system)
         with ExitStack() as undo:
             ownership = Ownership(directory, file_system)
             undo.callback(ownership.release)

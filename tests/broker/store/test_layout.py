@@ -9,6 +9,8 @@ import pytest
 
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.layout import make_directory, sizes_on_disk, tree_bytes
+from commitbus.broker.store.message_store import MessageStore
+from commitbus.commitlog.errors import NotAStoreError
 from commitbus.commitlog.file_system import RealFileSystem
 from tests.simulation.disk import Disk
 from tests.simulation.files import Faults, SimulatedFileSystem
@@ -99,3 +101,26 @@ def test_a_kill_while_directories_are_made_costs_no_name_later() -> None:
         left = SimulatedFileSystem(state.disk([0] * len(state.axes)), Scheduler("power cut"))
         assert left.exists(store / "commitlog"), f"killed at point {point}"
     assert point > 6
+
+
+def test_a_file_system_without_upper_and_lower_case_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Topics whose names differ in that only would write into each other's queues."""
+    exists = RealFileSystem.exists
+
+    def exists_in_any_case(self: RealFileSystem, path: Path) -> bool:
+        return exists(self, path) or exists(self, path.with_name(path.name.lower()))
+
+    monkeypatch.setattr(RealFileSystem, "exists", exists_in_any_case)
+    with pytest.raises(NotAStoreError, match="upper and lower case"):
+        MessageStore.open(tmp_path / "store")
+
+
+def test_a_directory_that_is_named_like_the_log_in_capitals_is_no_reason_to_refuse(
+    tmp_path: Path,
+) -> None:
+    """On a file system that tells them apart it is merely there."""
+    MessageStore.open(tmp_path / "store").close()
+    (tmp_path / "store" / "COMMITLOG").mkdir()
+    MessageStore.open(tmp_path / "store").close()
