@@ -298,9 +298,10 @@ class ConsumeQueue:
             self.delete()
             return
         self._tail = None
-        if self._files.truncate(end * UNIT_BYTES):
-            # One unit less than what is left, so that the next flush takes the zeros to the disk.
-            self._flushed_offset = min(self._flushed_offset, end) - 1
+        self._files.truncate(end * UNIT_BYTES)
+        # One unit less than what is left, so that the next flush takes the zeros to the disk: also
+        # those that a start stored which was killed, and which are no news to this one.
+        self._flushed_offset = min(self._flushed_offset, end) - 1
         if end < self._max_offset:
             self._set_bounds(self._min_offset, end)
 

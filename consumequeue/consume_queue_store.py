@@ -198,7 +198,10 @@ class ConsumeQueueStore:
         assert self._writable
         with self._lock:
             # Nor may the process that died have synced the names that lead to its queues.
-            self._new_names_in |= {self._directory / topic for topic, _ in self._queues}
+            # Those of topics without a queue as well: a start that was killed may have removed it.
+            names = self._file_system.list_names(self._directory)
+            paths = {self._directory / name for name in names}
+            self._new_names_in |= {path for path in paths if self._file_system.is_directory(path)}
             self._new_names_in |= {self._directory, self._directory.parent}
             for key, queue in list(self._queues.items()):
                 queue.truncate(end)

@@ -16,10 +16,12 @@ from commitbus.commitlog.errors import (
     StoreDamagedError,
 )
 from commitbus.commitlog.file_system import RealFileSystem
+from commitbus.commitlog.mapped_file import MappedFile
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.consumequeue import ConsumeQueueStore
 from tests.consumequeue.test_consume_queue_store import (
     FILE_BYTES,
+    RECORD_BYTES,
     message,
     open_store,
     the_queue,
@@ -78,6 +80,28 @@ def test_a_failed_flush_is_told(tmp_path: Path, operation: str) -> None:
     file_system.fails = {operation: errno.EIO}
     with pytest.raises(FlushFailedError):
         store.flush()
+    store.close()
+
+
+def test_what_a_killed_start_has_cut_is_flushed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds zeros and has nothing to cut, but they may be in the page cache only."""
+    store = open_store(tmp_path / "cq")
+    store.put([message(0, 0), message(1, 1), message(2, 0, topic="U")])
+    store.close()
+    store = open_store(tmp_path / "cq")
+    store.truncate(PhysicalOffset(RECORD_BYTES))
+    store.close()
+    synced: list[Path] = []
+    monkeypatch.setattr(MappedFile, "flush", lambda self: synced.append(self.path))
+    monkeypatch.setattr(RealFileSystem, "sync_directory", lambda _, path: synced.append(path))
+    store = open_store(tmp_path / "cq")
+    store.truncate(PhysicalOffset(RECORD_BYTES))
+    store.flush()
+    assert tmp_path / "cq" / "T" / "0" / ("0" * 20) in synced
+    # The queue of this one is gone, with its files: their names have to go durably.
+    assert tmp_path / "cq" / "U" in synced
     store.close()
 
 

@@ -377,10 +377,10 @@ class CrashState:
             return self.disk([axis.values - 1 for axis in self.axes])
         if kind < 0.5:
             part = rng.choice(sorted({file.part for file in self._files}) or [""])
-            return self.disk(self._one_part(part, survives=kind < 0.4))
+            return self.disk(self.one_part(part, survives=kind < 0.4))
         return self.disk(next(self._samples(rng)))
 
-    def _one_part(self, part: str, *, survives: bool) -> list[int]:
+    def one_part(self, part: str, *, survives: bool) -> list[int]:
         """Return the choice by which one part of the store is as new as can be, the rest as old.
 
         Or the other way round. Names survive in any case.

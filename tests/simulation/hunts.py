@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import random
+from functools import partial
 from typing import Final
 
+from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.errors import StoreError
 from commitbus.commitlog.retention import NEVER_PERCENT, RetentionPolicy
 from commitbus.flush.policy import FlushMode
-from tests.simulation.disk import Disk
+from tests.simulation.disk import CrashState, Disk
 from tests.simulation.files import Faults
-from tests.simulation.oracle import Oracle
+from tests.simulation.oracle import Oracle, QueueKey
 from tests.simulation.process import Process, message, store_config
-from tests.simulation.scheduler import START_MS, Scheduler, SimulationError
+from tests.simulation.scheduler import START_MS, Scheduler, SimulationError, repeatable
 
 _ROUNDS: Final = 12
 _QUEUES: Final = 4
@@ -92,3 +95,67 @@ def deletions_that_fail(seed: int) -> None:
         process.run(run)
     except StoreError as error:
         raise SimulationError(f"seed {seed}: {error!r}") from error
+
+
+def cut_units_stay_cut(seed: int) -> None:
+    """Lose messages whose units are durable; kill the start that cuts them, and go on elsewhere.
+
+    The next start finds nothing to cut. Once the log is past the places of the lost messages, a
+    power cut must not bring their units back.
+
+    Raises:
+        SimulationError: It does.
+    """
+    config = store_config(FlushMode.ASYNC_FLUSH, checkpoint_interval_ms=10)
+    rng = repeatable(seed)
+    oracle = Oracle(is_sync=False)
+    disk = _disk_with_units_of_lost_messages(config, oracle, rng)
+
+    def start(process: Process) -> None:
+        store = process.open(config)
+        oracle.recovered(process.look_at(store, oracle), power_cut=True)
+        process.scheduler.die()
+
+    def go_on(process: Process) -> None:
+        store = process.open(config)
+        oracle.recovered(process.look_at(store, oracle), power_cut=False)
+        store.add_durable_listener(oracle.durable)
+        for number in range(8):
+            _put(oracle, store, ("T", 1), b"%02d" % (50 + number) + b"y" * 500)
+            process.scheduler.sleep(1.0)
+        process.scheduler.die()
+
+    for number, act in enumerate((start, go_on, start)):
+        process = Process(disk, Scheduler(f"cut {seed} {number}"), Faults(), START_MS + 60_000)
+        process.run(partial(act, process))
+        if number:
+            state = disk.state()
+            disk = state.disk([0] * len(state.axes))
+
+
+def _put(oracle: Oracle, store: MessageStore, key: QueueKey, body: bytes) -> None:
+    sent = oracle.sending(key, [body])
+    oracle.appended(sent, [store.put(message(key, body, body[:2].decode()))])
+
+
+def _disk_with_units_of_lost_messages(
+    config: StoreConfig, oracle: Oracle, rng: random.Random
+) -> Disk:
+    """Return what a power cut left: all of the queues, of the log what was synced."""
+    process = Process(Disk(512), Scheduler(f"lost {rng.random()}"), Faults(), START_MS)
+    states: list[CrashState] = []
+
+    def run() -> None:
+        store = process.open(config)
+        oracle.recovered(process.look_at(store, oracle), power_cut=False)
+        store.add_durable_listener(oracle.durable)
+        _put(oracle, store, ("T", 0), b"00")
+        process.scheduler.sleep(1.0)
+        for number in range(1, rng.randint(2, 6)):
+            _put(oracle, store, ("T", 0), b"%02d" % number + b"x" * 500)
+        store.wait_dispatched(store.end_offset)
+        states.append(process.disk.state())
+        process.scheduler.die()
+
+    process.run(run)
+    return states[0].disk(states[0].one_part("consumequeue", survives=True))

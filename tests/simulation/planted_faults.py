@@ -21,11 +21,17 @@ from commitbus.commitlog.mapped_file_queue import MappedFileQueue
 from commitbus.commitlog.record_format import BLANK_MAGIC_CODE, SIZE_AND_MAGIC
 from commitbus.commitlog.service_thread import ServiceThread
 from commitbus.commitlog.types import PhysicalOffset
+from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
 from commitbus.consumequeue.deleted_topics import DeletedTopics
+from commitbus.consumequeue.unit_format import UNIT_BYTES
 from commitbus.flush.checkpoint import CheckpointFile
 from tests.simulation.bugs import bug, with_themes
-from tests.simulation.hunts import deletions_that_fail, topics_come_and_go
+from tests.simulation.hunts import (
+    cut_units_stay_cut,
+    deletions_that_fail,
+    topics_come_and_go,
+)
 from tests.simulation.themes import Theme
 
 # Topics that are deleted
@@ -154,6 +160,19 @@ def _marked_too_late(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Ownership, "mark_in_use", lambda _: None)
     patch.setattr(MessageStore, "__init__", init)
+
+
+@bug("the units that a killed start has cut are not flushed by the next", hunt=cut_units_stay_cut)
+def _cut_not_flushed(patch: pytest.MonkeyPatch) -> None:
+    original = ConsumeQueue._cut
+
+    def cut(self: ConsumeQueue, end: int) -> None:
+        flushed, changed = self._flushed_offset, self._files.truncate(end * UNIT_BYTES)
+        original(self, end)
+        if not changed:
+            self._flushed_offset = flushed
+
+    patch.setattr(ConsumeQueue, "_cut", cut)
 
 
 # Logs of which all has expired

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.simulation.hunts import topics_come_and_go
+from tests.simulation.hunts import cut_units_stay_cut, deletions_that_fail, topics_come_and_go
 from tests.simulation.scheduler import Scheduler, SimulationError
 from tests.simulation.themes import Theme
 from tests.simulation.threads import SimulatedThreading
@@ -50,6 +51,15 @@ def test_every_theme_is_survived_in_more_seeds(theme: Theme) -> None:
     for seed in range(2000, 2000 + SEEDS_PER_TEST // 2):
         simulate(seed, frozenset({theme}))
         simulate(seed, frozenset({theme, *Simulation(seed).themes}))
+
+
+@pytest.mark.parametrize(
+    "hunt", [cut_units_stay_cut, deletions_that_fail], ids=lambda f: f.__name__
+)
+def test_what_was_found_once_is_looked_for_at_once(hunt: Callable[[int], None]) -> None:
+    """Each needs several things to go wrong in one order, which seeds seldom draw."""
+    for seed in range(2):
+        hunt(seed)
 
 
 @pytest.mark.slow
