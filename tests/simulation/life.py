@@ -344,6 +344,8 @@ class Life:
                     raise
                 continue
             is_there = sent.result.physical_offset >= store.min_physical_offset
+            is_there &= not self.process.may_lack_entries
+            is_there &= not self.process.files.read_failures
             if sent.body not in found and is_there and sent.fate is Fate.STAYS:
                 raise SimulationError(f"{name} of {key} is not found by its key")
 

@@ -117,6 +117,7 @@ class Simulation:
         # A topic that is made again begins beyond 0. Once retention has passed its deletion, no
         # note tells a start why, and it derives all queues anew to be sure.
         self._may_lack_units = Theme.DELETED_TOPICS in self.themes
+        self._has_unread = False
         self._scheduler: Scheduler | None = None
 
     def _retention(self) -> RetentionPolicy | None:
@@ -198,12 +199,14 @@ class Simulation:
         process = Process(self.disk, scheduler, faults, self.start_ms)
         process.clock.error_ms = self.clock_error_ms
         process.may_lack_units = self._may_lack_units
+        process.may_lack_entries = self._has_unread
         return process
 
     def _end(self, process: Process, end: str) -> None:
         """Note the end of a process, and let time pass, or the power fail, before the next one."""
         outcome, scheduler = self.outcome, process.scheduler
         outcome.points += scheduler.points
+        self._has_unread |= process.files.read_failures > 0
         outcome.digest = outcome.digest * 31 + scheduler.digest & 0xFFFF_FFFF
         outcome.messages = sum(map(len, self.oracle.queues.values()))
         pause_ms = self.rng.choice((5, 500, 60_000))
@@ -247,8 +250,10 @@ class Simulation:
             self._expire_everything(self.config.retention)
         if Theme.SALVAGE in self.themes:
             kill_salvages(self.disk, self.config, self.rng)
-        # Where retention has deleted files, queues and index keep more than the log tells.
-        rebuild(self.disk, self.config, compares_bytes=self.config.retention is None)
+        # Where retention has deleted files, queues and index keep more than the log tells; where
+        # the log could not be read, the index has less.
+        is_whole = self.config.retention is None and not self._has_unread
+        rebuild(self.disk, self.config, compares_bytes=is_whole)
 
     def _expire_everything(self, policy: RetentionPolicy) -> None:
         """Let all messages expire, by a clock that is right: no file but an empty one stays.
