@@ -297,7 +297,8 @@ class SealedSegments:
             del self._max_store_timestamps[base_offset]
         if gone:
             # Before the log files: a power cut must not leave a manifest of a missing file.
-            self._file_system.sync_directory(self._store / SEALED_PATH)
+            with suppress(FileNotFoundError):
+                self._file_system.sync_directory(self._store / SEALED_PATH)
 
     def forget_lost(self) -> None:
         """Treat files as not sealed whose manifests were removed.

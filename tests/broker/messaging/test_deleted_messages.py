@@ -17,6 +17,7 @@ def delete_first_file(context: MessagingContext) -> int:
     store = context.store
     assert store.wait_durable(store.end_offset, 20)
     store._housekeeping._delete_before(PhysicalOffset(FILE))
+    store._housekeeping._trim()
     assert store.min_physical_offset == FILE
     return store.min_offset("T", 0)
 

@@ -6,6 +6,7 @@ import logging
 import socket
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -79,6 +80,11 @@ def test_one_port_takes_tls_and_plaintext(
     assert connect(server).ask(kit.text("plain")).message_id == "plain"
 
 
+def refused(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """Return the records of connections that were refused."""
+    return [record for record in caplog.records if record.message == "connection refused"]
+
+
 def test_health_probes_are_not_logged_and_refusals_are(
     kit: Kit, start_server: Start, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -93,8 +99,12 @@ def test_health_probes_are_not_logged_and_refusals_are(
                 # Bytes that the server has not read turn the close into a reset.
                 with suppress(ConnectionResetError):
                     assert client.recv(1) == b""
+        # The client learns of the close before the server logs it.
+        deadline_s = time.monotonic() + WAIT_S
+        while not (refusals := refused(caplog)) and time.monotonic() < deadline_s:
+            time.sleep(0.01)
         server.stop()
-    refusals = [record for record in caplog.records if record.message == "connection refused"]
+    assert refusals == refused(caplog)
     assert [vars(record)["reason"] for record in refusals] == ["TLS is required"]
 
 
