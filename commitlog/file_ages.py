@@ -76,6 +76,7 @@ class FileAges:
         "_saved",
         "_saved_at_ms",
         "_settled",
+        "_settled_ahead_ms",
         "_spans",
         "_started_s",
         "_wall_ahead_ms",
@@ -93,6 +94,7 @@ class FileAges:
         self._spans: dict[int, _Span] = {}
         # When the ages were saved last, and what the wall clock then was ahead of this run's time.
         self._saved_at_ms = self._wall_ahead_ms = 0
+        self._settled_ahead_ms = 0
         self._is_saved = True
 
     def look(
@@ -144,6 +146,7 @@ class FileAges:
     def _settle(self, now_ms: int) -> None:
         """Take over the saved ages, grown by the time that the store was closed."""
         self._settled = True
+        self._settled_ahead_ms = self._clock.now_ms() - now_ms
         if self._saved is None:
             return
         closed_ms = 0
@@ -179,8 +182,9 @@ class FileAges:
             return None
 
     def _save_if_needed(self, now_ms: int) -> None:
-        wall_ms = self._clock.now_ms()
-        wall_ahead_ms = wall_ms - now_ms
+        wall_ahead_ms = self._clock.now_ms() - now_ms
+        # A clock that is set back by mistake would make the store seem closed for that much longer.
+        wall_ms = now_ms + max(wall_ahead_ms, self._settled_ahead_ms)
         was_set = abs(wall_ahead_ms - self._wall_ahead_ms) > CLOCK_STEP_MS
         is_old = was_set or now_ms - self._saved_at_ms >= SAVE_INTERVAL_MS
         if self._is_saved and not (is_old and self._ended_ms):
