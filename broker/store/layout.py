@@ -19,7 +19,9 @@ INDEX: Final = "index"
 CHECKPOINT: Final = "checkpoint"
 ABORT: Final = "abort"
 LOCK: Final = "lock"
-CUT: Final = Path("commitbus", "cut")
+NOTES: Final = "commitbus"
+"""What RocketMQ knows nothing of."""
+CUT: Final = Path(NOTES, "cut")
 """Where recovery puts aside what it cuts from the log."""
 UNFINISHED: Final = "salvage-unfinished"
 """Where salvage makes a store. It moves up from there when it is whole, the log last, so that until

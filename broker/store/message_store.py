@@ -25,6 +25,7 @@ from commitbus.broker.store.housekeeping import Housekeeping
 from commitbus.broker.store.layout import (
     INDEX,
     LOG,
+    NOTES,
     QUEUES,
     check_case,
     check_directory,
@@ -200,6 +201,8 @@ class MessageStore(StoreReader):
             undo.callback(ownership.release)
             # The mark comes before any change, so that the next start sees if this one is killed.
             is_clean = was_closed_cleanly(directory, file_system)
+            # Its name becomes durable with the mark: the notes in it are no more so than that.
+            file_system.make_directories(directory / NOTES)
             ownership.mark_in_use()
             parts = open_parts(
                 directory, config, clock=clock, file_system=file_system, writable=True, undo=undo

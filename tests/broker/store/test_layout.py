@@ -12,9 +12,11 @@ from commitbus.broker.store.layout import make_directory, sizes_on_disk, tree_by
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.errors import NotAStoreError
 from commitbus.commitlog.file_system import RealFileSystem
+from commitbus.consumequeue.deleted_topics import DELETED_TOPICS_PATH
+from commitbus.flush.policy import FlushMode
 from tests.simulation.disk import Disk
 from tests.simulation.files import Faults, SimulatedFileSystem
-from tests.simulation.process import Process
+from tests.simulation.process import Process, message, store_config
 from tests.simulation.scheduler import Scheduler
 
 FILES = RealFileSystem()
@@ -101,6 +103,24 @@ def test_a_kill_while_directories_are_made_costs_no_name_later() -> None:
         left = SimulatedFileSystem(state.disk([0] * len(state.axes)), Scheduler("power cut"))
         assert left.exists(store / "commitlog"), f"killed at point {point}"
     assert point > 6
+
+
+def test_notes_of_a_new_store_are_in_a_directory_that_survives() -> None:
+    """A deletion that was noted durably was lost with it, and the topic's messages came back."""
+    process = Process(Disk(4096), Scheduler("notes"), Faults(), 0)
+    config = store_config(FlushMode.SYNC_FLUSH)
+
+    def run() -> None:
+        store = process.open(config)
+        store.put(message(("T", 0), b"x", "k"))
+        store.wait_dispatched(store.end_offset)
+        store.delete_topic("T")
+        process.scheduler.die()
+
+    process.run(run)
+    state = process.disk.state()
+    left = SimulatedFileSystem(state.disk([0] * len(state.axes)), Scheduler("power cut"))
+    assert left.exists(Path("/simulated/store") / DELETED_TOPICS_PATH)
 
 
 def test_a_file_system_without_upper_and_lower_case_is_refused(
