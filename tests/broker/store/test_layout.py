@@ -108,7 +108,7 @@ def test_a_kill_while_directories_are_made_costs_no_name_later() -> None:
 def test_notes_of_a_new_store_are_in_a_directory_that_survives() -> None:
     """A deletion that was noted durably was lost with it, and the topic's messages came back."""
     process = Process(Disk(4096), Scheduler("notes"), Faults(), 0)
-    config = store_config(FlushMode.SYNC_FLUSH)
+    config = store_config(FlushMode.SYNC_FLUSH, checkpoint_interval_ms=3_600_000)
 
     def run() -> None:
         store = process.open(config)
