@@ -67,6 +67,7 @@ class FileAges:
     """The ages of a log's ended files. One thread at a time."""
 
     __slots__ = (
+        "_ahead_ms",
         "_clock",
         "_ended_ms",
         "_file_system",
@@ -76,9 +77,9 @@ class FileAges:
         "_saved",
         "_saved_at_ms",
         "_settled",
-        "_settled_ahead_ms",
         "_spans",
         "_started_s",
+        "_steady_from_ms",
         "_wall_ahead_ms",
     )
 
@@ -86,6 +87,8 @@ class FileAges:
         """Begin to count. The file is read at the first `look`."""
         self._path, self._clock, self._file_system = store / AGES_PATH, clock, file_system
         self._started_s = clock.monotonic_s()
+        # By how much the wall clock is ahead of this run's time, and since when it is by that much.
+        self._ahead_ms, self._steady_from_ms = clock.now_ms(), 0
         self._looked_ms: int | None = None
         self._saved: _Saved | None = None
         self._settled = False
@@ -94,7 +97,6 @@ class FileAges:
         self._spans: dict[int, _Span] = {}
         # When the ages were saved last, and what the wall clock then was ahead of this run's time.
         self._saved_at_ms = self._wall_ahead_ms = 0
-        self._settled_ahead_ms = 0
         self._is_saved = True
 
     def look(
@@ -118,7 +120,7 @@ class FileAges:
             if base_offset not in known:
                 self._spans[base_offset] = _Span(self._looked_ms, now_ms)
         self._looked_ms = now_ms
-        if not self._settled and now_ms >= SETTLE_S * 1000:
+        if not self._settled and self._is_clock_steady(now_ms):
             self._settle(now_ms)
         if self._settled:
             for base_offset, span in self._spans.items():
@@ -136,6 +138,13 @@ class FileAges:
     def _elapsed_ms(self) -> int:
         return round((self._clock.monotonic_s() - self._started_s) * 1000)
 
+    def _is_clock_steady(self, now_ms: int) -> bool:
+        """Return whether the wall clock was not set for `SETTLE_S`."""
+        ahead_ms = self._clock.now_ms() - now_ms
+        if abs(ahead_ms - self._ahead_ms) > CLOCK_STEP_MS:
+            self._ahead_ms, self._steady_from_ms = ahead_ms, now_ms
+        return now_ms - self._steady_from_ms >= SETTLE_S * 1000
+
     def _forget(self, kept: set[int]) -> None:
         for base_offset in [base for base in self._ended_ms if base not in kept]:
             del self._ended_ms[base_offset]
@@ -146,7 +155,6 @@ class FileAges:
     def _settle(self, now_ms: int) -> None:
         """Take over the saved ages, grown by the time that the store was closed."""
         self._settled = True
-        self._settled_ahead_ms = self._clock.now_ms() - now_ms
         if self._saved is None:
             return
         closed_ms = 0
@@ -182,9 +190,8 @@ class FileAges:
             return None
 
     def _save_if_needed(self, now_ms: int) -> None:
-        wall_ahead_ms = self._clock.now_ms() - now_ms
-        # A clock that is set back by mistake would make the store seem closed for that much longer.
-        wall_ms = now_ms + max(wall_ahead_ms, self._settled_ahead_ms)
+        wall_ms = self._clock.now_ms()
+        wall_ahead_ms = wall_ms - now_ms
         was_set = abs(wall_ahead_ms - self._wall_ahead_ms) > CLOCK_STEP_MS
         is_old = was_set or now_ms - self._saved_at_ms >= SAVE_INTERVAL_MS
         if self._is_saved and not (is_old and self._ended_ms):

@@ -91,13 +91,14 @@ def make_directory(store: Path, file_system: FileSystem) -> None:
     for made in reversed(missing):
         file_system.make_directories(made)
         file_system.sync_directory(made.parent)
+    _check_case(store, file_system)
 
 
-def check_case(store: Path, file_system: FileSystem) -> None:
+def _check_case(store: Path, file_system: FileSystem) -> None:
     """Refuse a file system on which names that differ in upper and lower case only are the same.
 
     Consume queues lie in directories named by their topics: those of `orders` and `Orders` would
-    overwrite each other. Called when the log's directory exists.
+    overwrite each other.
 
     Raises:
         NotAStoreError: The store lies on such a file system.

@@ -27,7 +27,6 @@ from commitbus.broker.store.layout import (
     LOG,
     NOTES,
     QUEUES,
-    check_case,
     check_directory,
     make_directory,
     tree_bytes,
@@ -195,13 +194,12 @@ class MessageStore(StoreReader):
         clock, file_system = clock or SystemClock(), file_system or RealFileSystem()
         check_directory(directory, file_system, may_be_new=True)
         make_directory(directory, file_system)
-        check_case(directory, file_system)
         with ExitStack() as undo:
             ownership = Ownership(directory, file_system)
             undo.callback(ownership.release)
             # The mark comes before any change, so that the next start sees if this one is killed.
             is_clean = was_closed_cleanly(directory, file_system)
-            # Its name becomes durable with the mark: the notes in it are no more so than that.
+            # The name of the notes' directory becomes durable with the mark.
             file_system.make_directories(directory / NOTES)
             ownership.mark_in_use()
             parts = open_parts(
@@ -219,8 +217,7 @@ class MessageStore(StoreReader):
                 file_system=file_system,
                 on_progress=on_progress,
             )
-            if config.warm_queue_files:
-                _warm(parts, on_progress)
+            _warm(parts, config, on_progress)
             with _refusal_named(directory / WATERMARK_PATH):
                 watermark = DurableWatermark(directory, file_system)
             undo.callback(watermark.close)
@@ -504,9 +501,10 @@ class MessageStore(StoreReader):
             self._ownership.mark_closed()
 
 
-def _warm(parts: StoreParts, on_progress: Progress) -> None:
-    for done in parts.queues.warm():
-        on_progress("warming consume queues", done, len(parts.queues.queues()))
+def _warm(parts: StoreParts, config: StoreConfig, on_progress: Progress) -> None:
+    if config.warm_queue_files:
+        for done in parts.queues.warm():
+            on_progress("warming consume queues", done, len(parts.queues.queues()))
 
 
 @contextmanager

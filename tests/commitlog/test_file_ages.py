@@ -249,3 +249,19 @@ def test_somebody_may_remove_the_file_at_any_time(world: World, tmp_path: Path) 
     world.end_file(1)
     assert (tmp_path / AGES_PATH).exists()
     assert set(world.told().values()) == {0}
+
+
+def test_a_clock_that_jumps_ahead_at_the_moment_when_ages_are_taken_over_ages_nothing(
+    world: World,
+) -> None:
+    """Twelve seconds of a wrong clock were enough to make all files a year older."""
+    world.end_file(0)
+    world.passes(HOUR_MS)
+    world.start()
+    world.passes(int(SETTLE_S * 1000) - 10_000, 10_000)
+    world.error_ms = YEAR_MS
+    world.passes(10_000)
+    world.error_ms = 0
+    assert hours(world.told()) == {0: None}
+    world.passes(HOUR_MS, 10_000)
+    assert hours(world.told()) == {0: 2}

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from types import ModuleType, TracebackType
 from typing import Any, Final, Self, final
 
+from commitbus.commitlog.file_ages import SETTLE_S
 from tests.simulation.scheduler import START_MS, Scheduler, SimulationError, Task
 
 PACKAGES: Final = ("commitbus.commitlog", "commitbus.consumequeue", "commitbus.indexfile",
@@ -30,13 +31,16 @@ class SimulatedClock:
     def __init__(self, scheduler: Scheduler, start_ms: int = START_MS) -> None:
         self._scheduler, self._start_ms = scheduler, start_ms
         self.error_ms = 0
+        self.first_error_ms = 0
+        """An error from before the start, which is mended before the store believes the clock."""
 
     def true_ms(self) -> int:
         """Return what a clock that is right would say."""
         return self._start_ms + int(self._scheduler.now_s * 1000)
 
     def now_ms(self) -> int:
-        return self.true_ms() + self.error_ms
+        first_error_ms = self.first_error_ms if self._scheduler.now_s < SETTLE_S / 2 else 0
+        return self.true_ms() + self.error_ms + first_error_ms
 
     def monotonic_s(self) -> float:
         return self._scheduler.now_s

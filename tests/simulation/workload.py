@@ -197,7 +197,7 @@ class Simulation:
         )
         self._scheduler = scheduler
         process = Process(self.disk, scheduler, faults, self.start_ms)
-        process.clock.error_ms = self.clock_error_ms
+        process.clock.first_error_ms = self.clock_error_ms
         process.may_lack_units = self._may_lack_units
         process.may_lack_entries = self._has_unread
         return process
@@ -214,7 +214,7 @@ class Simulation:
             pause_ms = self.config.retention.reserved_hours * _HOUR_MS * 3 // 2
         self.start_ms = process.clock.true_ms() + pause_ms
         # A clock that is wrong by seconds may stay so; by a year only in the seeds about that.
-        error_ms = process.clock.error_ms
+        error_ms = process.clock.now_ms() - process.clock.true_ms()
         stays = abs(error_ms) < YEAR_MS // 2 or self.rng.random() < 0.5
         self.clock_error_ms = error_ms if stays else 0
         # A machine may lose power after a process was closed or killed, too.
