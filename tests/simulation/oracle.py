@@ -221,10 +221,14 @@ class Oracle:
     def not_deleted(self, deletion: Deletion, *, is_undone: bool) -> None:
         """It raised, and changed nothing if `is_undone`."""
         self._deletions.remove(deletion)
-        for message in deletion.in_doubt if is_undone else ():
-            message.fate = Fate.STAYS
-        for message in deletion.before if not is_undone else ():
+        if is_undone:
+            for message in deletion.in_doubt:
+                message.fate = Fate.STAYS
+            return
+        for message in (*deletion.before, *deletion.beside):
             message.is_deleted = True
+            if message.fate is Fate.STAYS:
+                message.fate = Fate.MAY_BE_GONE
 
     # What must be
 
