@@ -25,7 +25,12 @@ class Doorbell:
         """Let the waiter go on. What the caller did before is seen by what the waiter does next."""
         if not self.rung:
             self.rung = True
-            self._event.set()
+            try:
+                self._event.set()
+            except BaseException:
+                # Else every later ring would be taken for this one, which nobody heard.
+                self.rung = False
+                raise
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for a ring and take it; return whether there was one.
