@@ -6,7 +6,6 @@ real time, so `Bus.settle` waits for them before a test looks at what they did.
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
@@ -39,6 +38,7 @@ from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.log_reader import LogReader
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.flush.policy import FlushPolicy
+from tests.running_copies import copy_running
 
 EPOCH_MS = 1_800_000_000_000
 NEVER_MS = 3_600_000
@@ -333,7 +333,7 @@ def work_in_turn(patch: pytest.MonkeyPatch) -> None:
 
 def copy_as_killed(directory: Path, copy: Path) -> None:
     """Copy a store's files as `kill -9` would leave them now, while nothing is being written."""
-    shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.db-shm", "*.tmp"))
+    copy_running(directory, copy)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from commitbus.broker.metadata.progress_journal import JOURNAL_BYTES_MIN
 from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.commitlog.file_system import RealFileSystem
 from tests.archives import unpack
+from tests.running_copies import copy_running
 
 
 @final
@@ -73,9 +74,7 @@ def killed() -> Callable[[Path, Path], Path]:
 
     def copy(store: Path, target: Path) -> Path:
         shutil.rmtree(target, ignore_errors=True)
-        # The shared-memory index of the write-ahead log is rebuilt by the next opening.
-        shutil.copytree(store, target, ignore=shutil.ignore_patterns("*.db-shm"))
-        return target
+        return copy_running(store, target)
 
     return copy
 

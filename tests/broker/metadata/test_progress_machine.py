@@ -20,6 +20,7 @@ from commitbus.broker.metadata.progress_journal import JOURNAL_BYTES_MIN
 from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.commitlog.clock import SystemClock
 from commitbus.commitlog.file_system import RealFileSystem
+from tests.running_copies import copy_running
 
 Key = tuple[str, str, int]
 KEYS = st.sampled_from([("g", "t", 0), ("g", "t", 1), ("h", "t", 0), ("g", "u", 0)])
@@ -190,7 +191,7 @@ class ProgressTableMachine(RuleBasedStateMachine):
     def kill(self) -> None:
         killed, old = self._store(), self.table
         self.generation += 1
-        shutil.copytree(killed, self._store(), ignore=shutil.ignore_patterns("*.db-shm"))
+        copy_running(killed, self._store())
         old.close()
         shutil.rmtree(killed)
         self.table = self._open()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias, final
@@ -19,6 +18,7 @@ from commitbus.commitlog.record_format import encode_properties
 from commitbus.commitlog.types import Host, OutgoingMessage
 from commitbus.flush.policy import FlushMode, FlushPolicy
 from tests.archives import unpack
+from tests.running_copies import copy_running
 
 BORN_HOST = Host.parse("10.1.2.3", 4567)
 
@@ -158,7 +158,6 @@ def copy_of(tmp_path: Path) -> Callable[[Path], Path]:
 
     def copy(store: Path) -> Path:
         target = tmp_path / f"copy-{len(list(tmp_path.iterdir()))}"
-        shutil.copytree(store, target)
-        return target
+        return copy_running(store, target)
 
     return copy

@@ -14,6 +14,7 @@ import pytest
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.errors import StoreLockedError
 from commitbus.commitlog.file_system import RealFileSystem
+from tests.running_copies import copy_running
 
 OpenStore = Callable[..., MessageStore]
 FILES = RealFileSystem()
@@ -65,7 +66,7 @@ def test_a_copy_beside_an_open_store_does_not_give_it_away(
 ) -> None:
     """A POSIX lock dies when its process closes any descriptor of the file, as a copy does."""
     store = open_store()
-    shutil.copytree(store_dir, tmp_path / "copy")
+    copy_running(store_dir, tmp_path / "copy")
     assert open_elsewhere(store_dir) == "refused"
     with pytest.raises(StoreLockedError):
         MessageStore.open(store_dir)

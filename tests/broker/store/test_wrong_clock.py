@@ -26,6 +26,7 @@ from commitbus.flush.sealed import SealedSegments
 from commitbus.flush.watermark import read_durable_watermark
 from commitbus.indexfile.index_file import IndexFile
 from tests.broker.store.filling import EXPIRY, FILE, Disk, Make, bases, fill, sealed, settle
+from tests.running_copies import copy_running
 
 FILES = RealFileSystem()
 
@@ -123,7 +124,7 @@ def test_recovery_is_as_short_with_poisoned_timestamps(
     fill(store, make_message, 10)
     store._checkpoints.save()
     copy = tmp_path / "killed"
-    shutil.copytree(store.directory, copy)
+    copy_running(store.directory, copy)
     before = {path.name: path.read_bytes() for path in (copy / "index").iterdir()}
     killed = MessageStore.open(copy, clock=clock)
     start = int(killed.recovery_summary.split("checked from ")[1].split(" to ")[0])
@@ -153,10 +154,8 @@ def test_a_killed_rebuild_is_not_believed_with_poisoned_timestamps(
         clock.error_ms = 0
     settle(store)
     store._checkpoints.save()
-    # Or a manifest that is being written goes while it is copied.
-    store._housekeeping.stop()
     copy = tmp_path / "killed"
-    shutil.copytree(store.directory, copy)
+    copy_running(store.directory, copy)
     shutil.rmtree(copy / "consumequeue")
     put_many, calls = ConsumeQueue.put_many, itertools.count(1)
 
