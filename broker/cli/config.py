@@ -32,9 +32,7 @@ def _comment(doc: Doc) -> list[str]:
     facts = [f"{doc.unit}. Default: {doc.reason}.", f"Danger: {doc.danger}."]
     if doc.aliases:
         facts.append(f"RocketMQ's name: {', '.join(doc.aliases)}.")
-    facts.append(
-        "May change while the broker runs." if doc.live else "Takes effect at the next start."
-    )
+    facts.append("Takes effect at the next start.")
     return [line for fact in facts for line in textwrap.wrap(fact, 96)]
 
 

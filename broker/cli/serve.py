@@ -19,8 +19,7 @@ from commitbus.broker.cli.common_options import path
 from commitbus.broker.cli.open_files import raise_open_files_limit
 from commitbus.broker.cli.output import EXIT_OK, CommandError
 from commitbus.broker.cli.progress import progress_bar
-from commitbus.broker.config import BrokerConfig, Transport, load_config
-from commitbus.broker.config_error import ConfigError
+from commitbus.broker.config import BrokerConfig, ConfigError, Transport, load_config
 from commitbus.broker.log_format import set_up_logging
 from commitbus.broker.rpc.address import ListenError
 from commitbus.broker.rpc.listen.certificate import CertificateError

@@ -14,7 +14,7 @@ import pytest
 
 from commitbus.broker import Broker
 from commitbus.broker.cli.admin_client import AdminClient
-from commitbus.broker.config_error import ConfigError
+from commitbus.broker.config import ConfigError
 from commitbus.broker.embedded import BrokerError
 from commitbus.broker.metadata.groups import CustomizedBackoff, ExponentialBackoff
 from commitbus.broker.rpc.address import ListenError

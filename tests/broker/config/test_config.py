@@ -10,11 +10,11 @@ import pytest
 from commitbus.broker.config import (
     CLUSTER_NAME_BYTES_MAX,
     BrokerConfig,
+    ConfigError,
     Transport,
     load_config,
     setting_docs,
 )
-from commitbus.broker.config_error import ConfigError
 from commitbus.broker.messaging.receipt_handle import BROKER_NAME_MAX
 from commitbus.broker.rpc.listen.tls_mode import TlsMode
 from commitbus.flush.policy import FlushMode

@@ -1,0 +1,43 @@
+"""The settings of what clients may do, and of how much of it at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from commitbus.broker.config.setting import documented
+from commitbus.broker.config.store_settings import DAY_MS, FILE_BYTES_MAX
+
+
+@dataclass(frozen=True)
+class LimitSettings:
+    """Limits, and how messages are delivered."""
+
+    auto_create_topics: bool = field(
+        default=False,
+        metadata=documented(
+            unit="true or false",
+            reason="off: a misspelt topic is an error, not a second topic",
+            danger="every client can make topics, and each takes disk space",
+            aliases=("autoCreateTopicEnable",),
+        ),
+    )
+    max_body_bytes: int = field(
+        default=4 * 1024 * 1024,
+        metadata=documented(
+            unit="bytes",
+            reason="the limit of RocketMQ's proxy, which clients assume",
+            danger="a body is held in memory several times on its way",
+            aliases=("maxMessageSize",),
+            allowed=(1, FILE_BYTES_MAX),
+        ),
+    )
+    progress_save_interval_ms: int = field(
+        default=100,
+        metadata=documented(
+            unit="milliseconds",
+            reason="one small SQLite transaction for all groups; the journal covers the time since",
+            danger="a long one makes the journal, and with it a restart, longer",
+            aliases=("flushConsumerOffsetInterval",),
+            allowed=(1, DAY_MS),
+        ),
+    )
