@@ -143,6 +143,7 @@ class Reput:
         """Says that the confirm offset may have moved. Returns at once, from any thread."""
         self._stopping = False
         self._batch_count = 0
+        self._more_waits = False
         # Messages since when, on the monotonic clock, within `GATHER_S`.
         self._recent_count, self._recent_since_s = 0, 0.0
         self.full_disk: DiskFullError | OutOfResourcesError | None = None
@@ -232,7 +233,7 @@ class Reput:
                 return
 
     def _gather(self) -> None:
-        """Let messages that come fast add up, unless more than a batch of them waits already.
+        """Let messages that come fast add up, unless more of them wait already.
 
         Without this, a reput that keeps up would take a step for every message or two.
         """
@@ -240,8 +241,8 @@ class Reput:
         if now_s - self._recent_since_s > GATHER_S:
             self._recent_count, self._recent_since_s = 0, now_s
         self._recent_count += self._batch_count
-        is_fast = self._recent_count >= GATHERED_RECORDS and self._batch_count < BATCH_RECORDS
-        if is_fast and not self._stopping:
+        is_fast = self._recent_count >= GATHERED_RECORDS
+        if is_fast and not self._more_waits and not self._stopping:
             time.sleep(GATHER_S if self._batch_count < MANY_RECORDS else GATHER_MANY_S)
 
     def _fill_queues(self) -> bool:
@@ -300,7 +301,7 @@ class Reput:
     ) -> tuple[DispatchBatch, PhysicalOffset]:
         requests, reached = self._log.read(start, end, BATCH_RECORDS)
         assert reached > start, f"the log gave nothing between {start} and {end}"
-        self._batch_count = len(requests)
+        self._batch_count, self._more_waits = len(requests), reached < end
         return requests, reached
 
     def _put_index(self, requests: DispatchBatch, end: PhysicalOffset) -> None:

@@ -46,6 +46,7 @@ class FakeLog:
         self.confirmed = PhysicalOffset(0)
         self.rotten_from = self.rotten_until = 1 << 62
         self.begin = PhysicalOffset(0)
+        self.piece_records = 1 << 62
 
     def read(
         self, start: PhysicalOffset, end: PhysicalOffset, max_count: int
@@ -53,7 +54,7 @@ class FakeLog:
         assert end <= self.confirmed
         if self.rotten_from <= start < self.rotten_until:
             raise self.rot(start)
-        count = min((end - start) // 10, max_count)
+        count = min((end - start) // 10, max_count, self.piece_records)
         first = start // 10
         return [request(first + i) for i in range(count)], PhysicalOffset(start + 10 * count)
 
@@ -140,6 +141,18 @@ def test_every_message_goes_to_queues_and_index_once_in_order() -> None:
         assert not reput.wait_dispatched(PhysicalOffset(20011), 0.001)
     assert bench.queues.numbers == bench.index.numbers == list(range(2001))
     assert reput.indexed_to == 20010
+
+
+def test_reput_does_not_pause_while_more_messages_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader returns fewer records than asked for; only its last batch may be the newest."""
+    pauses: list[float] = []
+    monkeypatch.setattr("commitbus.broker.store.reput.time.sleep", pauses.append)
+    bench = Bench()
+    bench.log.piece_records = 500
+    bench.confirm(5000)
+    with bench.running() as reput:
+        assert reput.wait_dispatched(bench.log.confirmed, PATIENCE_S)
+    assert len(pauses) <= 1
 
 
 def test_stopping_dispatches_what_is_confirmed() -> None:
