@@ -21,8 +21,7 @@ from commitbus.commitlog.errors import ReadFailedError
 from commitbus.commitlog.resident_pages import (
     address_of,
     is_resident,
-    lock_memory,
-    unlock_memory,
+    populate_memory,
 )
 
 
@@ -39,11 +38,11 @@ class Mapping(Protocol):
     def is_resident(self, position: int, length: int) -> bool:
         """Return whether bytes are in memory now; False where that is unknown."""
 
-    def lock(self, position: int, length: int) -> bool:
-        """Bring bytes into memory and keep them there, and no others, until the next call.
+    def populate(self, position: int, length: int) -> bool:
+        """Bring bytes into memory, dirty, so that they stay there until they are written back.
 
-        Return False if the disk does not give them back, or if the process may lock no more. A
-        read of them shows which.
+        Return False if the disk does not give them back, or if the kernel cannot do this. A read
+        of them shows which.
         """
 
     def close(self) -> None:
@@ -247,14 +246,13 @@ class FileSystem(Protocol):
 
 @final
 class _RealMapping:
-    __slots__ = ("_address", "_locked", "_map", "_view")
+    __slots__ = ("_address", "_map", "_view")
 
     def __init__(self, fd: int, length: int, *, writable: bool) -> None:
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self._map = mmap.mmap(fd, length, access=access)
         self._view = memoryview(self._map)
         self._address = address_of(self._view)
-        self._locked = (0, 0)
 
     @property
     def buffer(self) -> memoryview:
@@ -266,14 +264,8 @@ class _RealMapping:
     def is_resident(self, position: int, length: int) -> bool:
         return is_resident(self._address + position, length)
 
-    def lock(self, position: int, length: int) -> bool:
-        start = self._address + position
-        start -= start % mmap.PAGESIZE
-        end = self._address + position + length
-        unlock_memory(*self._locked)
-        is_locked = lock_memory(start, end - start)
-        self._locked = (start, end - start) if is_locked else (0, 0)
-        return is_locked
+    def populate(self, position: int, length: int) -> bool:
+        return populate_memory(self._address + position, length)
 
     def close(self) -> None:
         # A slice that is still used keeps the pages alive; they go when it does.

@@ -39,9 +39,9 @@ from commitbus.commitlog.file_system import (
 
 FILE_NAME_DIGITS: Final = 20
 OPEN_FILES_MAX_DEFAULT: Final = 256
-LOCKED_BYTES: Final = 1 << 16
-"""Bytes locked in memory where the log goes on. The limit of a process is often 8 MiB, in some
-containers 64 KiB."""
+HELD_BYTES: Final = 1 << 16
+"""Bytes made dirty in memory where the log goes on: enough for most appends between two flushes,
+little for a flush to write."""
 
 
 def file_name(base_offset: int) -> str:
@@ -256,8 +256,8 @@ class MappedFile:
     def hold(self, position: int, end: int, limit: int) -> int:
         """Bring mapped bytes into memory for stores to come, and keep the first of them there.
 
-        `LOCKED_BYTES` are locked until the next call, if the process may lock that much: a store
-        to those never waits for a disk.
+        `HELD_BYTES` are made dirty: until they are written back they cannot be evicted, so a store
+        to them never waits for a disk.
 
         Args:
             position: Where the next store begins.
@@ -272,14 +272,14 @@ class MappedFile:
         """
         mapping = self._mapping
         assert mapping is not None, "it is mapped for appending"
-        locked_end = min(position + LOCKED_BYTES, limit)
-        if not mapping.lock(position, locked_end - position):
-            self.read(position, locked_end - position)
+        held_end = min(position + HELD_BYTES, limit)
+        if not mapping.populate(position, held_end - position):
+            self.read(position, held_end - position)
         if mapping.is_resident(position, limit - position):
             return limit
-        if end > locked_end:
-            self.read(locked_end, end - locked_end)
-        return max(end, locked_end)
+        if end > held_end:
+            self.read(held_end, end - held_end)
+        return max(end, held_end)
 
     def warm(self, position: int, length: int) -> None:
         """Store zeros with the GIL released, so that later stores meet no page fault.

@@ -1,6 +1,6 @@
-"""Whether pages of a mapping are in memory, and keeping them there: mincore(2) and mlock(2).
+"""Whether pages of a mapping are in memory, and bringing them there: mincore(2) and madvise(2).
 
-Python has no binding for them. The calls release the GIL.
+Python has no binding for the first, and one for the second that holds the GIL. These release it.
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ from __future__ import annotations
 import ctypes
 import mmap
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+
+_MADV_POPULATE_WRITE: Final = 23
+"""Of Linux 5.14 and newer; from include/uapi/asm-generic/mman-common.h."""
 
 
 def address_of(view: memoryview) -> int:
@@ -31,25 +34,19 @@ def is_resident(start: int, length: int) -> bool:
     return b"\0" not in in_memory.raw
 
 
-def lock_memory(start: int, length: int) -> bool:
-    """Read the pages from an address on into memory and keep them there; return whether they are.
+def populate_memory(start: int, length: int) -> bool:
+    """Bring the pages from an address on into memory, dirty; return whether they are there.
 
-    They are not if a page cannot be read, or beyond the limit of locked memory (RLIMIT_MEMLOCK,
-    often 8 MiB).
+    A dirty page cannot be evicted before it was written back. False if a page cannot be read, where
+    a store would be a SIGBUS, and on a kernel that cannot do this.
     """
-    return bool(_libc().mlock(start, length) == 0)
-
-
-def unlock_memory(start: int, length: int) -> None:
-    """Let pages be evicted again."""
-    if length:
-        _libc().munlock(start, length)
+    first = start - start % mmap.PAGESIZE
+    return bool(_libc().madvise(first, start + length - first, _MADV_POPULATE_WRITE) == 0)
 
 
 @cache
 def _libc() -> Any:  # noqa: ANN401 - a library that ctypes loads
     library = ctypes.CDLL(None, use_errno=True)
-    for function in (library.mlock, library.munlock):
-        function.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    library.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     library.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
     return library

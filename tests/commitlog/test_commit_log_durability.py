@@ -145,7 +145,7 @@ def test_a_page_that_does_not_come_back_where_the_log_goes_on_ends_appending(
     log.on_failure = failures.append
     first = log.append(message())
     log.flush()
-    monkeypatch.setattr(file_system, "lock_memory", lambda *_: False)
+    monkeypatch.setattr(file_system, "populate_memory", lambda *_: False)
     faulty.failing["pread"] = errno.EIO
     with pytest.raises(ReadFailedError) as caught:
         log.append(message())

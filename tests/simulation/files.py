@@ -39,7 +39,7 @@ class Faults:
     """Files, directories, mappings and locks that may be open at a time; one more is EMFILE."""
     memory_failure_probability: float = 0.0
     """Of each mapping, and each reservation of blocks: ENOMEM, nothing is done."""
-    may_lock_memory: bool = True
+    may_populate_memory: bool = True
     """Whether pages of a mapping stay in memory when that is asked for."""
     cold_probability: float = 0.0
     """Of each read that is not to wait: a disk would have to be waited for."""
@@ -384,15 +384,15 @@ class SimulatedMapping:
         """Nothing reads ahead."""
 
     def is_resident(self, position: int, length: int) -> bool:
-        """Nothing is evicted, unless it is unreadable or memory may not be locked."""
+        """Nothing is evicted, unless it is unreadable or memory cannot be populated."""
         return self._can_be_held(position, length)
 
-    def lock(self, position: int, length: int) -> bool:
+    def populate(self, position: int, length: int) -> bool:
         """As `is_resident`."""
         return self._can_be_held(position, length)
 
     def _can_be_held(self, position: int, length: int) -> bool:
-        if not self._owner.faults.may_lock_memory:
+        if not self._owner.faults.may_populate_memory:
             return False
         first, last = position // PAGE_BYTES, -(-(position + length) // PAGE_BYTES)
         return self._inode.unreadable.isdisjoint(range(first, last))

@@ -41,7 +41,7 @@ class World:
         process, rng, faults = self._process, self._process.scheduler.rng, self._process.faults
         if Theme.FAILING_READS in self._themes:
             faults.cold_probability = rng.choice((0.0, 0.2, 1.0))
-            faults.may_lock_memory = rng.random() < 0.7
+            faults.may_populate_memory = rng.random() < 0.7
         if Theme.SHORTAGES in self._themes and rng.random() < 0.2:
             faults.descriptors_max = rng.randrange(12)
         if Theme.FULL_DISK_STARTS in self._themes and rng.random() < 0.4:
