@@ -14,6 +14,7 @@ import trio
 
 from commitbus.broker.bulk.large_field import take_out
 from commitbus.broker.bulk.paths import FETCH
+from commitbus.broker.client.arguments import OFFSET_MAX, check_queue_id, check_text
 from commitbus.broker.client.batch import Message, MessageBatch
 from commitbus.broker.client.errors import (
     BrokerUnavailableError,
@@ -79,8 +80,11 @@ class Consumer:
             options: How far it reads ahead.
 
         Raises:
-            ValueError: `endpoint` is no such thing.
+            ValueError: `endpoint` or `begin` is no such thing, or a text cannot be encoded.
+            TypeError: An argument has a wrong type.
         """
+        check_text("topic", topic)
+        check_text("tags", tags)
         self._options = options
         self._link = Link(endpoint, options.tls, options.server_name)
         self._what = pb.FetchTopic(
@@ -260,6 +264,10 @@ class Consumer:
 def _queues(begin: Begin) -> list[pb.QueuePosition]:
     if not isinstance(begin, Mapping):
         return []
+    for queue_id, offset in begin.items():
+        check_queue_id(queue_id)
+        if not isinstance(offset, int) or not 0 <= offset <= OFFSET_MAX:
+            raise ValueError(f"begin has {offset!r} for queue {queue_id}, which is no queue offset")
     return [
         pb.QueuePosition(queue_id=queue_id, position=pb.Position(queue_offset=offset))
         for queue_id, offset in begin.items()
@@ -269,4 +277,10 @@ def _queues(begin: Begin) -> list[pb.QueuePosition]:
 def _position(begin: Begin) -> pb.Position | None:
     if isinstance(begin, datetime):
         return pb.Position(store_ms=round(begin.timestamp() * 1000))
-    return pb.Position(latest=True) if begin == "latest" else None
+    if begin == "latest":
+        return pb.Position(latest=True)
+    if begin != "earliest" and not isinstance(begin, Mapping):
+        raise ValueError(
+            f"begin must be 'earliest', 'latest', a datetime or queue offsets, not {begin!r}"
+        )
+    return None

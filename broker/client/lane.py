@@ -24,6 +24,7 @@ import trio
 from commitbus.broker.bulk.frames import encode_frames
 from commitbus.broker.bulk.paths import APPEND
 from commitbus.broker.bulk.validate import RECORDS_MAX
+from commitbus.broker.client.arguments import Body, body_bytes
 from commitbus.broker.client.errors import (
     BufferFullError,
     ClientClosedError,
@@ -33,7 +34,7 @@ from commitbus.broker.client.errors import (
 )
 from commitbus.broker.client.link import Link
 from commitbus.broker.client.options import ProducerOptions
-from commitbus.broker.client.outgoing import OutgoingBatch
+from commitbus.broker.client.outgoing import BatchLimits, OutgoingBatch, too_long
 from commitbus.broker.client.receipt import OnDelivery
 from commitbus.broker.client.requests import append_request
 from commitbus.broker.rpc.call import RpcError, StatusCode
@@ -88,8 +89,9 @@ class Lane:
         self._link, self._options = link, options
         self._wake, self._on_failure = wake, on_failure
         self._batch_bytes = options.batch_bytes
-        self._batch_bytes_max = 0
-        """What the broker takes; known from the first response on."""
+        self._records_max = RECORDS_MAX
+        self._limits = BatchLimits(0, 0, 0)
+        """Known from the first response on."""
         self._buffer_bytes = options.buffer_bytes
         # Below: changed by any thread, under the lock.
         self._lock = threading.Lock()
@@ -115,13 +117,16 @@ class Lane:
 
     # Adding, from any thread
 
-    def add(self, body: bytes, properties: bytes, on_delivery: OnDelivery | None) -> None:
-        """Take a message.
+    def add(self, body: Body, properties: bytes, on_delivery: OnDelivery | None) -> None:
+        """Take a message. A body that can change is copied.
 
         Raises:
             BufferFullError: Too many wait already.
             ClientClosedError: The producer is closed.
+            TypeError: The body is no bytes-like object.
         """
+        if type(body) is not bytes:
+            body = body_bytes(body)
         size = len(body) + len(properties)
         with self._lock:
             if self.buffered_bytes >= self._buffer_bytes:
@@ -129,13 +134,9 @@ class Lane:
                     raise ClientClosedError
                 raise BufferFullError(self.topic, self.buffered_bytes)
             batch = self._open
-            if batch.size_bytes + size > self._batch_bytes or batch.count == RECORDS_MAX:
+            if batch.size_bytes + size > self._batch_bytes or batch.count >= self._records_max:
                 batch = self._seal()
-            if on_delivery is not None:
-                batch.listeners.append((batch.count, on_delivery))
-            batch.parts += (body, properties)
-            batch.count += 1
-            batch.size_bytes += size
+            batch.add(body, properties, on_delivery)
             self.added += 1
             self.buffered_bytes += size + _MESSAGE_COST_BYTES
             is_first = batch.count == 1
@@ -235,8 +236,18 @@ class Lane:
         if response is None:
             raise RpcError(StatusCode.INTERNAL, "the broker ended the stream")
         limits = pb.AppendResponse.FromString(response).started
-        self._batch_bytes_max = limits.batch_bytes_max
+        self._records_max = limits.batch_records_max or RECORDS_MAX
+        self._limits = BatchLimits(
+            limits.body_bytes_max or limits.batch_bytes_max,
+            limits.batch_bytes_max,
+            self._records_max,
+        )
         self._batch_bytes = min(self._options.batch_bytes, limits.batch_bytes_max)
+        if not all(map(self._limits.admit, self._unacknowledged)):
+            # Split, they would have other numbers than those under which they may be stored.
+            reason = "the broker takes smaller batches than those that it did not acknowledge"
+            self._fail(self._unacknowledged, DeliveryUnknownError(reason))
+            raise RpcError(StatusCode.ABORTED, reason)
 
     async def _converse(self, call: ClientCall) -> NoReturn:
         """Send and receive until the call is over; raise why it is."""
@@ -257,22 +268,31 @@ class Lane:
 
     async def _send_batches(self, call: ClientCall) -> NoReturn:
         # A copy: the first of them are acknowledged while the last are still sent.
-        for batch in tuple(self._unacknowledged):
-            await call.send(*self._encode(batch))
+        for sent_before in tuple(self._unacknowledged):
+            await call.send(*self._encode(sent_before))
         while True:
             while len(self._unacknowledged) >= self._options.in_flight_max:
                 await self.progress.wait()
-            batch = await self._next_batch()
-            if batch.size_bytes > self._batch_bytes_max:
-                # The broker would not read so much, and so could not say what is wrong with it.
-                reason = f"{batch.size_bytes} bytes, at most {self._batch_bytes_max} are taken"
-                self._fail(deque([batch]), RefusedError(StatusCode.INVALID_ARGUMENT, reason))
+            if (batch := self._fitting(await self._next_batch())) is None:
                 continue
             batch.sequence = self._next_sequence
             self._next_sequence += 1
             self._unacknowledged.append(batch)
             self._set_deadline()
             await call.send(*self._encode(batch))
+
+    def _fitting(self, batch: OutgoingBatch) -> OutgoingBatch | None:
+        """Return what of a batch the broker takes at once, if anything; the rest comes next.
+
+        Batches may be older than the broker's first response, which says how large they may be.
+        Messages that it never takes are refused here: it would not even read them.
+        """
+        fitting, refused = batch.split(self._limits)
+        for one in refused:
+            self._fail(deque([one]), too_long(one, self._limits))
+        with self._lock:
+            self._sealed.extendleft(reversed(fitting[1:]))
+        return fitting[0] if fitting else None
 
     async def _next_batch(self) -> OutgoingBatch:
         """Return the next batch: a sealed one, or what there is of the open one after lingering."""

@@ -10,6 +10,12 @@ from typing import Self, final
 
 import trio
 
+from commitbus.broker.client.arguments import (
+    Body,
+    check_listener,
+    check_queue_id,
+    check_text,
+)
 from commitbus.broker.client.errors import BufferFullError, ClientClosedError, ClientError
 from commitbus.broker.client.lane import Lane
 from commitbus.broker.client.link import Link, call_now
@@ -72,7 +78,7 @@ class Producer:
 
     async def send(
         self,
-        body: bytes,
+        body: Body,
         *,
         topic: str,
         tag: str = "",
@@ -85,7 +91,7 @@ class Producer:
         Cancelling it does not take the message back.
 
         Args:
-            body: 1 byte to the broker's `max_body_bytes`.
+            body: 1 byte to the broker's `max_body_bytes`. One that can change is copied.
             topic: Takes NORMAL messages.
             tag: What consumers filter by.
             keys: What the message can be found by; without spaces.
@@ -96,6 +102,8 @@ class Producer:
             RefusedError: The broker refuses it; it was not stored.
             DeliveryUnknownError: The broker did not answer in time: it may be stored.
             ClientClosedError: The producer is closed.
+            TypeError: An argument has a wrong type.
+            ValueError: A topic or queue id that cannot be.
         """
         encoded = encoded_properties(tag, keys, properties)
         lane = self.lane(topic, queue_id)
@@ -111,7 +119,7 @@ class Producer:
 
     async def produce(
         self,
-        body: bytes,
+        body: Body,
         *,
         topic: str,
         tag: str = "",
@@ -128,7 +136,10 @@ class Producer:
         Raises:
             RefusedError: The message cannot be right.
             ClientClosedError: The producer is closed.
+            TypeError, ValueError: As `send`.
         """
+        if on_delivery is not None:
+            check_listener(on_delivery)
         encoded = encoded_properties(tag, keys, properties) if tag or keys or properties else b""
         lane = self.lane(topic, queue_id)
         while True:
@@ -164,6 +175,8 @@ class Producer:
             lane = self._lanes.get((topic, queue_id))
             if lane is not None:
                 return lane
+            check_text("topic", topic)
+            check_queue_id(queue_id)
             if self._nursery is None:
                 raise ClientClosedError
             lane = Lane(

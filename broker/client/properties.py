@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from commitbus.broker.bulk.validate import check_properties
+from commitbus.broker.client.arguments import check_property
 from commitbus.broker.client.errors import RefusedError
 from commitbus.broker.messaging import properties as names
 from commitbus.broker.messaging.errors import RequestError
@@ -22,7 +23,8 @@ def encoded_properties(tag: str, keys: Sequence[str], properties: Mapping[str, s
 
     Raises:
         RefusedError: The broker would refuse it: a name is reserved, or too much in all, or
-            something has control characters.
+            something has control characters, or cannot be encoded as UTF-8.
+        TypeError: A tag, key, name or value is no str.
     """
     if not keys and not properties:
         return _encoded_tag(tag)
@@ -31,6 +33,8 @@ def encoded_properties(tag: str, keys: Sequence[str], properties: Mapping[str, s
         stored[names.TAGS] = tag
     if isinstance(keys, str):
         keys = (keys,)
+    for key in keys:
+        check_property(names.KEYS, key)
     if keys:
         stored[names.KEYS] = names.KEY_SEPARATOR.join(keys)
     return _encoded(stored)
@@ -42,6 +46,8 @@ def _encoded_tag(tag: str) -> bytes:
 
 
 def _encoded(stored: Mapping[str, str]) -> bytes:
+    for name, value in stored.items():
+        check_property(name, value)
     try:
         encoded = encode_properties(stored)
         check_properties(encoded)

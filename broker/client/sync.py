@@ -12,6 +12,7 @@ from typing import Final, Self, final
 
 import trio
 
+from commitbus.broker.client.arguments import Body, check_listener
 from commitbus.broker.client.batch import Message, MessageBatch
 from commitbus.broker.client.consumer import Begin, Consumer
 from commitbus.broker.client.errors import BufferFullError
@@ -67,7 +68,7 @@ class SyncProducer:
 
     def send(
         self,
-        body: bytes,
+        body: Body,
         *,
         topic: str,
         tag: str = "",
@@ -84,7 +85,7 @@ class SyncProducer:
 
     def produce(
         self,
-        body: bytes,
+        body: Body,
         *,
         topic: str,
         tag: str = "",
@@ -97,6 +98,8 @@ class SyncProducer:
 
         `on_delivery` is called in the client's thread, and must not block it.
         """
+        if on_delivery is not None:
+            check_listener(on_delivery)
         encoded = encoded_properties(tag, keys, properties) if tag or keys or properties else b""
         lane = self._producer.lane(topic, queue_id)
         while True:

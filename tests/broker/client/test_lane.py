@@ -21,6 +21,7 @@ from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 
 Run = Callable[..., None]
+NO_LIMITS = pb.AppendLimits(batch_bytes_max=1000)
 
 
 class ScriptedCall:
@@ -29,14 +30,25 @@ class ScriptedCall:
     Without an error that request succeeds, and the call goes on.
     """
 
-    def __init__(self, *, requests: int, acknowledged: int, error: RpcError | None = None) -> None:
-        self._requests_left, self._error = requests, error
+    def __init__(
+        self,
+        *,
+        requests: int,
+        acknowledged: int,
+        error: RpcError | None = None,
+        limits: pb.AppendLimits = NO_LIMITS,
+    ) -> None:
+        self._requests_left, self._error, self._limits = requests, error, limits
+        self.batches: list[pb.AppendBatch] = []
         self._answers = trio.Event()
         self._started = False
         self._acks = [pb.AppendAck(sequence=number) for number in range(acknowledged)]
 
-    async def send(self, *_pieces: bytes) -> None:
+    async def send(self, *pieces: bytes) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
+        request = pb.AppendRequest.FromString(b"".join(pieces))
+        if request.HasField("batch"):
+            self.batches.append(request.batch)
         self._requests_left -= 1
         if self._requests_left == 0:
             self._answers.set()
@@ -48,8 +60,7 @@ class ScriptedCall:
         await trio.lowlevel.checkpoint_if_cancelled()
         if not self._started:
             self._started = True
-            limits = pb.AppendLimits(batch_bytes_max=1000)
-            return pb.AppendResponse(started=limits).SerializeToString()
+            return pb.AppendResponse(started=self._limits).SerializeToString()
         await self._answers.wait()
         if self._acks:
             return pb.AppendResponse(acks=[self._acks.pop(0)]).SerializeToString()
@@ -140,5 +151,48 @@ def test_what_a_broker_has_forgotten_may_be_stored_or_not(run: Run) -> None:
         unknown = RpcError(StatusCode.FAILED_PRECONDITION, "batch 7: the next one is 0")
         call = ScriptedCall(requests=2, acknowledged=0, error=unknown)
         assert await told_of(2, ProducerOptions(), call) == [DeliveryUnknownError] * 2
+
+    run(main, 10)
+
+
+def test_batches_keep_to_the_limits_of_a_response_that_is_younger_than_they_are(run: Run) -> None:
+    """They were gathered before the broker said how large they may be."""
+
+    async def main() -> None:
+        limits = pb.AppendLimits(body_bytes_max=3, batch_bytes_max=5, batch_records_max=2)
+        call = ScriptedCall(requests=5, acknowledged=4, limits=limits)
+        # Bodies of one byte each.
+        assert await told_of(7, ProducerOptions(), call) == [0, 1, 0, 1, 0, 1, 0]
+        assert [batch.records for batch in call.batches] == [b"01", b"23", b"45", b"6"]
+        assert [batch.sequence for batch in call.batches] == [0, 1, 2, 3]
+
+    run(main, 10)
+
+
+def test_a_message_that_is_too_long_is_refused_alone_and_not_sent(run: Run) -> None:
+    async def main() -> None:
+        limits = pb.AppendLimits(body_bytes_max=1, batch_bytes_max=1000)
+        call = ScriptedCall(requests=2, acknowledged=1, limits=limits)
+        # The last two have bodies of two bytes.
+        told = await told_of(12, ProducerOptions(), call)
+        assert told == [*range(10), RefusedError, RefusedError]
+        assert [batch.records for batch in call.batches] == [b"0123456789"]
+
+    run(main, 10)
+
+
+def test_unacknowledged_batches_beyond_a_new_limit_may_be_stored_or_not(run: Run) -> None:
+    """Split, they would have other numbers than those under which the broker may know them."""
+
+    async def main() -> None:
+        lost = RpcError(StatusCode.UNAVAILABLE, "the connection was lost")
+        smaller = pb.AppendLimits(body_bytes_max=2, batch_bytes_max=2)
+        told = await told_of(
+            3,
+            ProducerOptions(),
+            ScriptedCall(requests=2, acknowledged=0, error=lost),
+            ScriptedCall(requests=2, acknowledged=0, limits=smaller),
+        )
+        assert told == [DeliveryUnknownError] * 3
 
     run(main, 10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from commitbus.broker.client import (
     Receipt,
     RefusedError,
 )
+from commitbus.broker.embedded import SMALL_FILES
 from commitbus.broker.rpc.call import StatusCode
 from tests.broker.client.cutting_proxy import cutting_proxy
 
@@ -315,3 +317,23 @@ def test_without_the_broker_a_send_fails_in_time(run: Run, store: Path) -> None:
                 await producer.send(b"y", topic="t")
 
     run(main)
+
+
+def test_a_broker_that_takes_small_batches_gets_small_ones(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More is gathered before its first response than it takes in one batch."""
+    monkeypatch.setitem(SMALL_FILES, "max_body_bytes", 65536)
+
+    async def main(endpoint: str) -> None:
+        async with Producer(endpoint) as producer:
+            for number in range(5000):
+                await producer.produce(b"%060d" % number, topic="small", queue_id=0)
+            with pytest.raises(RefusedError, match="65537 bytes, at most 65536"):
+                await producer.send(bytes(65537), topic="small", queue_id=0)
+            await producer.send(bytes(65536), topic="small", queue_id=0)
+        messages = await stored(endpoint, "small", 5001)
+        assert [message.body for message in messages[:5000]] == [b"%060d" % n for n in range(5000)]
+
+    with Broker() as broker:
+        run(partial(main, broker.endpoint))
