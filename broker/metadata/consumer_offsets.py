@@ -19,6 +19,7 @@ from commitbus.broker.metadata.documents import (
     DocumentError,
     Json,
     JsonObject,
+    format_member,
     table,
 )
 from commitbus.broker.metadata.names import (
@@ -63,13 +64,18 @@ def _check_queue(name: str | int, queue_id: str | int, offset: Json) -> None:
         raise DocumentError(f"offsetTable: {name!r} has an offset {offset!r}")
 
 
-def encode_offsets(offsets: Iterable[tuple[Key, int]]) -> JsonObject:
-    """Return the tables of the file."""
-    by_name: dict[str, JsonObject] = {}
-    topics: dict[str, set[str]] = {}
-    for (group, topic, queue_id), offset in offsets:
-        by_name.setdefault(f"{topic}@{group}", {})[queue_id] = offset
-        topics.setdefault(group, set()).add(topic)
-    topic_map: JsonObject = {group: list[Json](sorted(names)) for group, names in topics.items()}
-    offset_table: JsonObject = dict[str | int, Json](by_name.items())
-    return {"groupTopicMap": topic_map, "offsetTable": offset_table}
+def format_queues(group: str, topic: str, offsets: Iterable[tuple[int, int]]) -> str:
+    """Return the text of a group's offsets in a topic, at its place in the file.
+
+    Args:
+        group: The group.
+        topic: The topic.
+        offsets: Queue ids and committed offsets.
+    """
+    queues: JsonObject = dict(offsets)
+    return format_member(f"{topic}@{group}", queues, level=2)
+
+
+def format_topics(group: str, topics: Iterable[str]) -> str:
+    """Return the text of a group's topics, at its place in the file."""
+    return format_member(group, list[Json](sorted(topics)), level=2)

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Final, final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, final
 
 Json = dict["str | int", "Json"] | list["Json"] | str | int | float | bool | None
 JsonObject = dict[str | int, Json]
@@ -33,6 +33,13 @@ INT32_MAX: Final = 2**31 - 1
 _STRING_OR_INTEGER_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?\d{1,19})(?=\s*:)')
 # U+0000 marks a key that had no quotes; a quoted key cannot hold it raw, only escaped.
 _INTEGER_MARK: Final = "\\u0000"
+
+
+@final
+class Formatted(NamedTuple):
+    """A value whose text is made already, as `format_document` makes it at its place."""
+
+    text: str
 
 
 @final
@@ -74,23 +81,32 @@ def _refuse_constant(name: str) -> Json:
     raise DocumentError(f"{name} is no JSON")
 
 
-def format_document(document: JsonObject) -> bytes:
+def format_document(document: Mapping[str | int, Json | Formatted]) -> bytes:
     """Return the document as fastjson's pretty format has it."""
     parts: list[str] = []
-    _format(document, "\n", parts)
+    _format_object(document, "\n", parts)
     return "".join(parts).encode()
 
 
-def _format(value: Json, line: str, parts: list[str]) -> None:
+def format_member(name: str, value: Json, *, level: int) -> str:
+    """Return the text of a name and its value in an object; `level` counts its tabs."""
+    parts = [f"{_text(name)}:"]
+    _format(value, "\n" + "\t" * level, parts)
+    return "".join(parts)
+
+
+def format_object(members: Iterable[str], *, level: int) -> Formatted:
+    """Return an object of members that `format_member` made one level further in."""
+    line = "\n" + "\t" * level
+    return Formatted(f"{{{line}\t" + f",{line}\t".join(members) + f"{line}}}")
+
+
+def _format(value: Json | Formatted, line: str, parts: list[str]) -> None:
     """Append the text of `value`; `line` begins a line of the level that holds it."""
-    if isinstance(value, dict):
-        inner = line + "\t"
-        parts.append("{" + inner)
-        for number, (key, item) in enumerate(value.items()):
-            shown = str(key) if isinstance(key, int) else _text(key)
-            parts.append(f",{inner}{shown}:" if number else f"{shown}:")
-            _format(item, inner, parts)
-        parts.append(line + "}")
+    if isinstance(value, Formatted):
+        parts.append(value.text)
+    elif isinstance(value, dict):
+        _format_object(value, line, parts)
     elif isinstance(value, list) and value:
         inner = line + "\t"
         for number, item in enumerate(value):
@@ -99,6 +115,20 @@ def _format(value: Json, line: str, parts: list[str]) -> None:
         parts.append(line + "]")
     else:
         parts.append(_text(value))
+
+
+def _format_object(
+    members: Mapping[str | int, Json] | Mapping[str | int, Json | Formatted],
+    line: str,
+    parts: list[str],
+) -> None:
+    inner = line + "\t"
+    parts.append("{" + inner)
+    for number, (key, item) in enumerate(members.items()):
+        shown = str(key) if isinstance(key, int) else _text(key)
+        parts.append(f",{inner}{shown}:" if number else f"{shown}:")
+        _format(item, inner, parts)
+    parts.append(line + "}")
 
 
 def _text(value: Json) -> str:

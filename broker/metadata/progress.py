@@ -11,10 +11,17 @@ were filtered out when their neighbours were delivered).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
-from typing import NamedTuple, final
+from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, final
+
+from commitbus.broker.metadata.progress_expiries import Expiries
+
+if TYPE_CHECKING:
+    from commitbus.broker.metadata.progress_holdings import Holding, Holdings
+
+RENEWED_OFFSETS_MAX: Final = 1024
+"""Messages of one holding."""
 
 
 @final
@@ -45,6 +52,13 @@ class InFlight:
     auto_renew: bool
     suspended: bool = False
     """The next delivery does not count as another attempt."""
+    holding: Holding | None = field(default=None, compare=False, repr=False)
+    """With automatic renewal: what it is renewed or released together with."""
+
+
+# Shared by all queues with nothing in flight, and never changed: most have nothing.
+_NOTHING: Final[OrderedDict[int, InFlight]] = OrderedDict()
+_NO_EXPIRIES: Final = Expiries(_NOTHING)
 
 
 @final
@@ -55,11 +69,13 @@ class QueueProgress:
     """
 
     __slots__ = (
-        *("_expiries", "_expiring", "_in_flight", "_next_offset"),
+        *("_expiries", "_holdings", "_in_flight", "_next_offset"),
         *("key_id", "message_groups", "sequence"),
     )
 
-    def __init__(self, next_offset: int, *, key_id: int = 0) -> None:
+    def __init__(
+        self, next_offset: int, *, key_id: int = 0, holdings: Holdings | None = None
+    ) -> None:
         self.key_id = key_id
         """Which row and journal entries are its."""
         self.sequence = 0
@@ -69,12 +85,8 @@ class QueueProgress:
         self._next_offset = next_offset
         # Ordered by offset, because deliveries only ever append beyond next_offset. An
         # OrderedDict finds its first key in O(1) after any number of deletions, a dict does not.
-        self._in_flight: OrderedDict[int, InFlight] = OrderedDict()
-        # A heap of (invisible until, first offset, offsets), one for each delivery or change.
-        # An offset counts only while it is in flight with exactly this time; the rest is stale
-        # and thrown away when it comes up, or all at once when it is the larger part.
-        self._expiries: list[tuple[int, int, tuple[int, ...]]] = []
-        self._expiring = 0
+        self._in_flight, self._expiries = _NOTHING, _NO_EXPIRIES
+        self._holdings = holdings
 
     @property
     def next_offset(self) -> int:
@@ -91,26 +103,33 @@ class QueueProgress:
         """What is in flight, by offset, in the order of the offsets. A view, not a copy."""
         return self._in_flight
 
+    def entries(self) -> list[InFlight]:
+        """Return what is in flight in the order of the offsets: a million take 6 ms."""
+        # Not by the OrderedDict's own iteration, which takes ten times as long.
+        return list(dict.values(self._in_flight))
+
     @property
     def in_flight_count(self) -> int:
         """How many messages are in flight."""
         return len(self._in_flight)
 
+    def lag(self, max_offset: int) -> int:
+        """Return how many messages the group has before it: never delivered, or in flight.
+
+        Args:
+            max_offset: One past the queue's last message. It may lie before `next_offset`: after
+                a start the queues follow the log a moment later than the progress.
+        """
+        return max(max_offset - self._next_offset, 0) + len(self._in_flight)
+
     @property
     def next_expiry_ms(self) -> int | None:
         """When the next message in flight becomes visible again; None when none is in flight."""
-        expiries = self._expiries
-        while expiries:
-            until, first, offsets = expiries[0]
-            if self._counts(first, until) or any(self._counts(o, until) for o in offsets):
-                return until
-            heappop(expiries)
-            self._expiring -= len(offsets)
-        return None
+        return self._expiries.next_ms()
 
     def may_have_expired(self, now_ms: int) -> bool:
         """Return False where `expired` finds nothing; it is much quicker."""
-        return bool(self._expiries) and self._expiries[0][0] <= now_ms
+        return self._expiries.may_have_come(now_ms)
 
     def expired(self, now_ms: int, limit: int) -> list[InFlight]:
         """Return up to `limit` messages that are visible again, the longest waiting first.
@@ -118,32 +137,23 @@ class QueueProgress:
         They stay in flight, and are returned again until they are redelivered, acknowledged or
         made invisible.
         """
-        expiries, found = self._expiries, dict[int, InFlight]()
-        seen: list[tuple[int, int, tuple[int, ...]]] = []
-        while expiries and len(found) < limit and expiries[0][0] <= now_ms:
-            until, _, offsets = heappop(expiries)
-            # The same offset twice: made invisible until the very time it already had.
-            alive = tuple(o for o in offsets if o not in found and self._counts(o, until))
-            self._expiring += len(alive) - len(offsets)
-            if alive:
-                seen.append((until, alive[0], alive))
-                found |= {o: self._in_flight[o] for o in alive[: limit - len(found)]}
-        for expiry in seen:
-            heappush(expiries, expiry)
-        return list(found.values())
+        return self._expiries.expired(now_ms, limit)
 
     def deliver(self, offsets: Sequence[int], lease: Lease, *, next_offset: int) -> None:
         """Put new offsets in flight and go on at `next_offset`.
 
         `offsets` ascend, none is below the present `next_offset` or at or beyond the new one.
         """
-        in_flight = self._in_flight
-        pop_time_ms, until_ms, client_id, auto_renew = lease
-        for offset in offsets:
-            in_flight[offset] = InFlight(offset, pop_time_ms, until_ms, 1, client_id, auto_renew)
-        self._next_offset = next_offset
         if offsets:
-            self._expire_at(until_ms, tuple(offsets))
+            in_flight, noted = self._begun(), tuple(offsets)
+            pop_time_ms, until_ms, client_id, auto_renew = lease
+            holding = self._held(lease, noted)
+            for offset in noted:
+                entry = InFlight(offset, pop_time_ms, until_ms, 1, client_id, auto_renew)
+                entry.holding = holding
+                in_flight[offset] = entry
+            self._expiries.add(until_ms, noted)
+        self._next_offset = next_offset
 
     def hold(self, offsets: Sequence[int], *, next_offset: int) -> None:
         """Keep new offsets back for their turn and go on at `next_offset`.
@@ -151,29 +161,45 @@ class QueueProgress:
         They are in flight and visible, with attempt 0: `redeliver` delivers them the first time.
         `offsets` are as those of `deliver`.
         """
-        for offset in offsets:
-            self._in_flight[offset] = InFlight(offset, 0, 0, 0, "", auto_renew=False)
-        self._next_offset = next_offset
         if offsets:
-            self._expire_at(0, tuple(offsets))
+            in_flight, noted = self._begun(), tuple(offsets)
+            for offset in noted:
+                in_flight[offset] = InFlight(offset, 0, 0, 0, "", auto_renew=False)
+            self._expiries.add(0, noted)
+        self._next_offset = next_offset
 
-    def redeliver(self, offset: int, lease: Lease, *, counts: bool = True) -> int:
-        """Deliver an offset that is in flight once more; return which attempt this is.
+    def next_attempt(self, offset: int, *, counts: bool = True) -> int:
+        """Return which attempt the next delivery of an offset in flight is.
 
         It is another one, unless it does not count or the offset is suspended.
         """
         entry = self._in_flight[offset]
-        entry.delivery_attempt += counts and not entry.suspended
-        entry.suspended = False
+        return entry.delivery_attempt + (counts and not entry.suspended)
+
+    def redeliver(
+        self, offset: int, lease: Lease, *, counts: bool = True, attempt: int | None = None
+    ) -> int:
+        """Deliver an offset that is in flight once more; return which attempt this is.
+
+        It is `attempt`, or else `next_attempt`.
+        """
+        entry = self._in_flight[offset]
+        if attempt is None:
+            attempt = self.next_attempt(offset, counts=counts)
+        entry.delivery_attempt, entry.suspended = attempt, False
         entry.pop_time_ms, entry.invisible_until_ms, entry.client_id, entry.auto_renew = lease
-        self._expire_at(lease.invisible_until_ms, (offset,))
-        return entry.delivery_attempt
+        self._hold_anew(entry, lease)
+        self._expiries.add(lease.invisible_until_ms, (offset,))
+        return attempt
 
     def acknowledge(self, offset: int) -> bool:
         """Take an offset out of flight for good; return whether it was in flight."""
-        if self._in_flight.pop(offset, None) is None:
+        entry = self._in_flight.pop(offset, None)
+        if entry is None:
             return False
-        self._drop_stale_expiries()
+        if entry.holding is not None:
+            self._leave(entry)
+        self._expiries.tidy()
         return True
 
     def change_invisible(
@@ -187,43 +213,90 @@ class QueueProgress:
         entry.auto_renew = entry.auto_renew and entry.pop_time_ms == pop_time_ms
         entry.pop_time_ms, entry.invisible_until_ms = pop_time_ms, invisible_until_ms
         entry.suspended = suspend
-        self._expire_at(invisible_until_ms, (offset,))
+        lease = Lease(pop_time_ms, invisible_until_ms, entry.client_id, entry.auto_renew)
+        self._hold_anew(entry, lease)
+        self._expiries.add(invisible_until_ms, (offset,))
 
-    def reset(self, next_offset: int) -> None:
-        """Forget what is in flight and go on at `next_offset`, which may lie before or after."""
+    def extend(self, offsets: Sequence[int], invisible_until_ms: int) -> None:
+        """Set anew when messages in flight of one client become visible again, and nothing else.
+
+        `offsets` are 1 to `RENEWED_OFFSETS_MAX`, each once. Those with automatic renewal are one
+        holding afterwards.
+        """
+        noted = tuple(offsets)
+        entries = [self._in_flight[offset] for offset in noted]
+        renewed = [entry for entry in entries if entry.auto_renew]
+        holding = None
+        if renewed:
+            lease = Lease(0, invisible_until_ms, renewed[0].client_id, auto_renew=True)
+            holding = self._held(lease, tuple(entry.offset for entry in renewed))
+        for entry in entries:
+            entry.invisible_until_ms = invisible_until_ms
+        for entry in renewed:
+            if entry.holding is not None:
+                self._leave(entry)
+            entry.holding = holding
+        self._expiries.add(invisible_until_ms, noted)
+
+    def reset(self, next_offset: int) -> MutableMapping[int, InFlight]:
+        """Forget what is in flight and go on at `next_offset`, which may lie before or after.
+
+        Returns what was in flight.
+        """
+        forgotten = OrderedDict[int, InFlight]() if self._in_flight is _NOTHING else self._in_flight
         self._next_offset = next_offset
-        self._in_flight.clear()
-        self._expiries.clear()
-        self._expiring = 0
+        # What holdings still name is not in flight any more, which they find out when they are due.
+        self._in_flight, self._expiries = _NOTHING, _NO_EXPIRIES
+        return forgotten
 
     def clamp(self, end: int) -> None:
         """Forget everything at or beyond `end`: the log no longer has it."""
         self._next_offset = min(self._next_offset, end)
         while self._in_flight and next(reversed(self._in_flight)) >= end:
-            self._in_flight.popitem()
-        self._drop_stale_expiries()
+            _, entry = self._in_flight.popitem()
+            if entry.holding is not None:
+                self._leave(entry)
+            self._expiries.tidy()
 
     def restore(self, entries: Iterable[InFlight]) -> None:
         """Put saved entries in flight again, ascending by offset, into a fresh value."""
         assert not self._in_flight
-        self._in_flight.update((entry.offset, entry) for entry in entries)
-        self._rebuild_expiries()
+        restored = OrderedDict((entry.offset, entry) for entry in entries)
+        if not restored:
+            return
+        self._begun().update(restored)
+        self._expiries.restore()
+        held: dict[tuple[str, int], list[InFlight]] = {}
+        for entry in restored.values():
+            if entry.auto_renew:
+                held.setdefault((entry.client_id, entry.invisible_until_ms), []).append(entry)
+        for (client_id, until_ms), together in held.items():
+            lease = Lease(0, until_ms, client_id, auto_renew=True)
+            for start in range(0, len(together), RENEWED_OFFSETS_MAX):
+                part = together[start : start + RENEWED_OFFSETS_MAX]
+                holding = self._held(lease, tuple(entry.offset for entry in part))
+                for entry in part:
+                    entry.holding = holding
 
-    def _counts(self, offset: int, until_ms: int) -> bool:
-        entry = self._in_flight.get(offset)
-        return entry is not None and entry.invisible_until_ms == until_ms
+    def _begun(self) -> OrderedDict[int, InFlight]:
+        """Return what is in flight, to be added to."""
+        if self._in_flight is _NOTHING:
+            self._in_flight = OrderedDict()
+            self._expiries = Expiries(self._in_flight)
+        return self._in_flight
 
-    def _expire_at(self, until_ms: int, offsets: tuple[int, ...]) -> None:
-        heappush(self._expiries, (until_ms, offsets[0], offsets))
-        self._expiring += len(offsets)
-        self._drop_stale_expiries()
+    def _held(self, lease: Lease, offsets: tuple[int, ...]) -> Holding | None:
+        """Return a new holding of messages that are delivered or renewed together, if they are."""
+        if not lease.auto_renew or self._holdings is None:
+            return None
+        return self._holdings.add(self, lease.client_id, offsets, lease.invisible_until_ms)
 
-    def _drop_stale_expiries(self) -> None:
-        # With an invisible time of hours, stale ones would otherwise pile up for hours.
-        if self._expiring > 2 * len(self._in_flight) + 64:
-            self._rebuild_expiries()
+    def _hold_anew(self, entry: InFlight, lease: Lease) -> None:
+        if entry.holding is not None:
+            self._leave(entry)
+        if lease.auto_renew:
+            entry.holding = self._held(lease, (entry.offset,))
 
-    def _rebuild_expiries(self) -> None:
-        self._expiries = [(e.invisible_until_ms, o, (o,)) for o, e in self._in_flight.items()]
-        heapify(self._expiries)
-        self._expiring = len(self._expiries)
+    def _leave(self, entry: InFlight) -> None:
+        if self._holdings is not None:
+            self._holdings.leave(entry)

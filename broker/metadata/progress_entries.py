@@ -4,7 +4,7 @@ The payloads, all integers big-endian, strings UTF-8 behind their length:
 
     DEFINE       next offset i64, queue id u32, group length u16, topic length u16, group, topic
     DELIVER      next offset i64, lease, then runs of offsets: start i64, count u16
-    REDELIVER    offset i64, lease
+    REDELIVER    offset i64, lease, then the attempt u32, which older journals lack
     ACKNOWLEDGE  offsets, i64 each
     CHANGE       offset i64, pop time i64, invisible until i64, suspend u8
     RESET        next offset i64
@@ -12,6 +12,7 @@ The payloads, all integers big-endian, strings UTF-8 behind their length:
     DELETE       nothing
     WRAP         nothing
     HOLD         next offset i64, then runs of offsets as in DELIVER
+    EXTEND       invisible until i64, then runs of offsets as in DELIVER
 
 A lease is pop time i64, invisible until i64, flags u8, client id length u16, client id. Flags:
 1 auto renew, 2 a redelivery that is no other attempt.
@@ -38,6 +39,7 @@ _DELIVER: Final = Struct(">qqqBH")
 _RUN: Final = Struct(">qH")
 _CHANGE: Final = Struct(">qqqB")
 _OFFSET: Final = Struct(">q")
+_ATTEMPT: Final = Struct(">I")
 _AUTO_RENEW: Final = 1
 _DOES_NOT_COUNT: Final = 2
 
@@ -56,6 +58,7 @@ class EntryKind(IntEnum):
     DELETE = 8
     WRAP = 9
     HOLD = 10
+    EXTEND = 11
 
 
 @final
@@ -118,9 +121,16 @@ def _runs(offsets: Sequence[int]) -> bytes:
     return b"".join(_RUN.pack(offsets[i], j - i) for i, j in pairwise([*starts, count]))
 
 
-def encode_redelivery(offset: int, lease: Lease, *, counts: bool = True) -> bytes:
-    """Return the payload of a REDELIVER entry."""
-    return _encode_lease(offset, lease, flags=(not counts) * _DOES_NOT_COUNT)
+def encode_redelivery(
+    offset: int, lease: Lease, *, counts: bool = True, attempt: int | None = None
+) -> bytes:
+    """Return the payload of a REDELIVER entry.
+
+    With the attempt it may be applied to what it was applied to already: a save of much in flight
+    goes on beside changes.
+    """
+    payload = _encode_lease(offset, lease, flags=(not counts) * _DOES_NOT_COUNT)
+    return payload if attempt is None else payload + _ATTEMPT.pack(attempt)
 
 
 def _encode_lease(offset: int, lease: Lease, *, flags: int = 0) -> bytes:
@@ -136,6 +146,12 @@ def encode_change(
 ) -> bytes:
     """Return the payload of a CHANGE entry."""
     return _CHANGE.pack(offset, pop_time_ms, invisible_until_ms, suspend)
+
+
+def encode_extension(offsets: Sequence[int], invisible_until_ms: int) -> bytes:
+    """Return the payload of an EXTEND entry; `offsets` ascend."""
+    assert len(offsets) <= DELIVERY_OFFSETS_MAX
+    return _OFFSET.pack(invisible_until_ms) + _runs(offsets)
 
 
 encode_offset = _OFFSET.pack
@@ -189,9 +205,11 @@ def _new_offsets(progress: QueueProgress, runs: bytes, next_offset: int) -> list
 
 def _apply_redelivery(progress: QueueProgress, payload: bytes) -> None:
     offset, lease, flags, rest = _decode_lease(payload)
-    if rest:
-        raise EntryError("REDELIVER has the wrong length")
-    progress.redeliver(offset, lease, counts=not flags & _DOES_NOT_COUNT)
+    if not rest:
+        progress.redeliver(offset, lease, counts=not flags & _DOES_NOT_COUNT)
+        return
+    (attempt,) = _ATTEMPT.unpack(rest)
+    progress.redeliver(offset, lease, attempt=attempt)
 
 
 def _decode_lease(payload: bytes) -> tuple[int, Lease, int, bytes]:
@@ -224,6 +242,18 @@ def _apply_change(progress: QueueProgress, payload: bytes) -> None:
     )
 
 
+def _apply_extension(progress: QueueProgress, payload: bytes) -> None:
+    (invisible_until_ms,) = _OFFSET.unpack_from(payload)
+    offsets: list[int] = []
+    for start, count in _RUN.iter_unpack(payload[_OFFSET.size :]):
+        if len(offsets) + count > DELIVERY_OFFSETS_MAX:
+            raise EntryError("more offsets than one extension has")
+        offsets.extend(range(start, start + count))
+    if not offsets or len(progress.in_flight.keys() & offsets) < len(offsets):
+        raise EntryError(f"offsets {offsets[:10]} are not all in flight, each once")
+    progress.extend(offsets, invisible_until_ms)
+
+
 def _apply_reset(progress: QueueProgress, payload: bytes) -> None:
     (next_offset,) = _OFFSET.unpack(payload)
     if next_offset < 0:
@@ -246,4 +276,5 @@ _APPLY: Final[Mapping[int, Callable[[QueueProgress, bytes], None]]] = {
     EntryKind.RESET: _apply_reset,
     EntryKind.CLAMP: _apply_clamp,
     EntryKind.HOLD: _apply_hold,
+    EntryKind.EXTEND: _apply_extension,
 }

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +29,7 @@ from sqlite_utils import Database
 
 from commitbus.broker.metadata.errors import StateFileError
 from commitbus.broker.metadata.progress import InFlight, QueueProgress
+from commitbus.broker.metadata.progress_holdings import Holdings
 from commitbus.broker.metadata.progress_journal import JournalMark
 from commitbus.broker.metadata.sqlite_thread import Schema
 
@@ -72,6 +73,7 @@ _INSERT: Final = """
 """
 
 _HEADER: Final = Struct(">III")
+_PACKED_AT_ONCE: Final = 4096
 _AUTO_RENEW: Final = 1
 _SUSPENDED: Final = 2
 
@@ -115,7 +117,7 @@ def make_row(key: Key, progress: QueueProgress) -> ProgressRow:
         progress.committed_offset,
         progress.next_offset,
         progress.sequence,
-        pack_in_flight(list(progress.in_flight.values())),
+        pack_in_flight(progress.entries()),
     )
 
 
@@ -141,8 +143,8 @@ def save(
         database.execute("REPLACE INTO journal VALUES (1, ?, ?, ?, ?)", (*mark, next_key_id))
 
 
-def load(database: Database, path: Path) -> SavedProgress:
-    """Return what was saved.
+def load(database: Database, path: Path, holdings: Holdings | None = None) -> SavedProgress:
+    """Return what was saved; what is in flight with automatic renewal is added to `holdings`.
 
     Raises:
         StateFileError: A row is damaged.
@@ -159,13 +161,13 @@ def load(database: Database, path: Path) -> SavedProgress:
         raise StateFileError(path, f"it is damaged: {error}") from error
     if header is None or not all(_is_count(number) for number in header):
         raise StateFileError(path, "the journal's row is damaged")
-    items = [_item(path, ProgressRow(*row)) for row in rows]
+    items = [_item(path, ProgressRow(*row), holdings) for row in rows]
     next_key_id = max([header[3], *(progress.key_id + 1 for _, progress in items)])
     return SavedProgress(items, JournalMark(*header[:3]), next_key_id)
 
 
-def _item(path: Path, row: ProgressRow) -> tuple[Key, QueueProgress]:
-    progress = QueueProgress(row.next_offset, key_id=row.key_id)
+def _item(path: Path, row: ProgressRow, holdings: Holdings | None) -> tuple[Key, QueueProgress]:
+    progress = QueueProgress(row.next_offset, key_id=row.key_id, holdings=holdings)
     progress.sequence = row.sequence
     try:
         _check_types(row)
@@ -202,17 +204,24 @@ def pack_in_flight(entries: Sequence[InFlight]) -> bytes:
         (
             pack(">II", n, len(names)),
             *(len(name).to_bytes(2) + name for name in names),
-            pack(f">{n}q", *[entry.offset for entry in entries]),
-            pack(f">{n}q", *[entry.pop_time_ms for entry in entries]),
-            pack(f">{n}q", *[entry.invisible_until_ms for entry in entries]),
-            pack(f">{n}I", *[entry.delivery_attempt for entry in entries]),
-            pack(f">{n}I", *indexes),
+            *_column("q", [entry.offset for entry in entries]),
+            *_column("q", [entry.pop_time_ms for entry in entries]),
+            *_column("q", [entry.invisible_until_ms for entry in entries]),
+            *_column("I", [entry.delivery_attempt for entry in entries]),
+            *_column("I", indexes),
             bytes(
                 [entry.auto_renew * _AUTO_RENEW | entry.suspended * _SUSPENDED for entry in entries]
             ),
         )
     )
     return zlib.crc32(body).to_bytes(4) + body
+
+
+def _column(code: str, values: Sequence[int]) -> Iterator[bytes]:
+    # In pieces: nobody else gets the interpreter while one is packed.
+    for start in range(0, len(values), _PACKED_AT_ONCE):
+        piece = values[start : start + _PACKED_AT_ONCE]
+        yield pack(f">{len(piece)}{code}", *piece)
 
 
 def unpack_in_flight(blob: bytes, next_offset: int) -> list[InFlight]:

@@ -1,56 +1,48 @@
 """The progress of every group in every queue, kept in memory and safe from `kill -9`.
 
-    change --> journal + memory (2 us, before the call returns)
-                    |
-                    +--> every 100 ms: rows that changed --> progress.db, one transaction;
-                    |    the journal's room up to there is given back
-                    +--> every 5 s: committed offsets --> config/consumerOffset.json
-
-A save notes the journal's end first and packs the rows after that, while changes go on. So a row
-may already hold changes that the journal will replay; it says with its `sequence` up to which
-entry it knows, and the replay of earlier ones passes it by.
+change --> journal + memory (2 us, before the call returns)
+                |
+                +--> every 100 ms: rows that changed --> progress.db, one transaction;
+                |    the journal's room up to there is given back
+                +--> every 5 s: committed offsets --> config/consumerOffset.json
 """
 
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, final
 
 from sqlite_utils import Database
 
 from commitbus.broker.metadata import progress_store
-from commitbus.broker.metadata.errors import StateFileError, StateWriteError
+from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.offset_mirror import OffsetMirror
 from commitbus.broker.metadata.progress import Lease, QueueProgress
 from commitbus.broker.metadata.progress_entries import (
     Definition,
-    EntryError,
     EntryKind,
-    apply_entry,
-    decode_definition,
     encode_acknowledgement,
     encode_change,
     encode_definition,
     encode_delivery,
+    encode_extension,
     encode_hold,
     encode_offset,
     encode_redelivery,
 )
-from commitbus.broker.metadata.progress_journal import (
-    JOURNAL_BYTES_DEFAULT,
-    JournalEntry,
-    JournalMark,
-    ProgressJournal,
-)
+from commitbus.broker.metadata.progress_holdings import Holdings
+from commitbus.broker.metadata.progress_index import Item, ProgressIndex
+from commitbus.broker.metadata.progress_journal import JOURNAL_BYTES_DEFAULT, ProgressJournal
+from commitbus.broker.metadata.progress_loader import ProgressLoader
+from commitbus.broker.metadata.progress_saver import ProgressSaver
 from commitbus.broker.metadata.progress_store import Key
 from commitbus.broker.metadata.rocketmq_config import OWN_DIRECTORY, make_own_directory
 from commitbus.broker.metadata.sqlite_thread import SqliteThread
 from commitbus.commitlog.clock import Clock
-from commitbus.commitlog.errors import ReadFailedError, StoreClosedError, StoreError
+from commitbus.commitlog.errors import StoreClosedError, StoreError
 from commitbus.commitlog.file_system import FileSystem
 
 IN_FLIGHT_MAX_DEFAULT: Final = 10_000
@@ -59,11 +51,8 @@ IN_FLIGHT_MAX_DEFAULT: Final = 10_000
 EARLY_SAVE_FILLED: Final = 0.5
 """A journal fuller than that is saved at once, not at the next interval."""
 
-SAVE_PAUSE_FACTOR: Final = 50
-SAVE_PAUSE_S_MAX: Final = 3.0
-"""Many queues, or much in flight, take long to save. That is not repeated before this many times as
-long has passed, or three seconds: the journal holds what changed, and packing rows takes the
-interpreter from the handlers."""
+STEP_QUEUES: Final = 200
+"""Of a deletion, until others go on: 1 ms."""
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +69,7 @@ class ProgressTable:
         clock: For the mirror's times.
         file_system: What the journal and the mirror are kept through.
         save_interval_ms: How often changed rows are saved to SQLite; less often, up to
-            `SAVE_PAUSE_S_MAX`, where that takes more than a fiftieth of the interval.
+            three seconds, where that takes more than a fiftieth of the interval.
         mirror_interval_ms: How often `config/consumerOffset.json` is written, when it changed.
         journal_bytes: The size of `commitbus/progress.journal`.
         in_flight_max: How many messages of a queue may be in flight for a group. For the caller
@@ -105,29 +94,28 @@ class ProgressTable:
         self._store_directory = store_directory
         self._clock, self._file_system = clock, file_system
         self._save_interval_ms, self._sync_saves = save_interval_ms, sync_saves
+        self._index, self.holdings = ProgressIndex(), Holdings()
+        """The second: what is in flight with automatic renewal."""
+        # What the SQLite thread shares with the trio thread.
+        self._lock = threading.Lock()
         self._mirror = OffsetMirror(
             store_directory,
+            self._index,
             clock=clock,
             file_system=file_system,
             interval_ms=mirror_interval_ms,
-            offsets=self._committed_offsets,
+            lock=self._lock,
         )
         self._journal = ProgressJournal(
             store_directory / OWN_DIRECTORY / "progress.journal",
             journal_bytes,
             file_system=file_system,
         )
+        self._saver = ProgressSaver(
+            self._index, self._journal, self._mirror, clock=clock, lock=self._lock
+        )
         self._thread: SqliteThread | None = None
-        self._by_key: dict[Key, QueueProgress] = {}
-        self._by_id: dict[int, tuple[Key, QueueProgress]] = {}
-        self._next_key_id = 1
-        # What the SQLite thread shares with the trio thread: held for one change, and for the
-        # packing of one row.
-        self._lock = threading.Lock()
-        self._changed: set[int] = set()
-        self._early_save_requested = False
-        self._save_fails = self._journal_fails = False
-        self._next_save_s = 0.0
+        self._journal_fails = False
 
     def open(self) -> None:
         """Read what was saved, apply the journal, and import offsets that RocketMQ wrote.
@@ -144,8 +132,10 @@ class ProgressTable:
             tick=self._tick,
             tick_interval_s=self._save_interval_ms / 1000,
         )
+        parts = self._index, self.holdings, self._journal, self._saver, self._mirror
+        loader = ProgressLoader(*parts, clock=self._clock)
         try:
-            thread.run_sync(lambda database: self._load(database, thread.path))
+            thread.run_sync(lambda database: loader.load(database, thread.path))
         except BaseException:
             thread.close()
             self._journal.close()
@@ -167,13 +157,13 @@ class ProgressTable:
             return
         thread, self._thread = self._thread, None
         try:
-            thread.close(last=self._finish)
+            thread.close(last=self._saver.finish)
         finally:
             self._journal.close()
 
     def get(self, group: str, topic: str, queue_id: int) -> QueueProgress | None:
         """Return the progress of a group in a queue, None where it has not begun."""
-        return self._by_key.get((group, topic, queue_id))
+        return self._index.get(group, topic, queue_id)
 
     def create(self, group: str, topic: str, queue_id: int, initial_offset: int) -> QueueProgress:
         """Return the progress of a group in a queue, begun at `initial_offset` if it is new.
@@ -183,27 +173,57 @@ class ProgressTable:
                 changed.
         """
         key = group, topic, queue_id
-        if (progress := self._by_key.get(key)) is not None:
+        if (progress := self._index.get(group, topic, queue_id)) is not None:
             return progress
         payload = encode_definition(Definition(key, initial_offset))
         self._make_room(len(payload))
         with self._lock:
-            progress = QueueProgress(initial_offset, key_id=self._next_key_id)
+            progress = QueueProgress(
+                initial_offset, key_id=self._index.next_key_id, holdings=self.holdings
+            )
             self._record(EntryKind.DEFINE, progress, payload)
-            self._add(key, progress)
+            self._index.add(key, progress)
         return progress
 
     def __len__(self) -> int:
         """Return how many queues of groups there are."""
-        return len(self._by_key)
+        return len(self._index)
 
-    def items(self) -> list[tuple[Key, QueueProgress]]:
-        """Return everything, by (group, topic, queue id)."""
-        return list(self._by_key.items())
+    def items(self) -> list[Item]:
+        """Return everything, by (group, topic, queue id): never while anybody is served."""
+        return self._index.items()
+
+    def key_of(self, progress: QueueProgress) -> Key | None:
+        """Return group, topic and queue id of a progress, None if it was deleted."""
+        item = self._index.by_id(progress.key_id)
+        return item[0] if item is not None else None
+
+    # These copy one dict, which no other thread can interrupt.
+
+    def groups(self) -> list[str]:
+        """Return the groups that have progress. For any thread."""
+        return self._index.groups()
 
     def groups_of(self, topic: str) -> list[str]:
-        """Return the groups that have progress in a topic, sorted."""
-        return sorted({group for group, known, _ in self._by_key if known == topic})
+        """Return the groups that have progress in a topic, sorted. For any thread."""
+        return sorted(self._index.groups_of(topic))
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics in which a group has progress, sorted. For any thread."""
+        return sorted(self._index.topics_of(group))
+
+    def queues_of(self, group: str, topic: str) -> list[tuple[int, QueueProgress]]:
+        """Return a group's progress in a topic, by queue id. For any thread.
+
+        Other threads may read `next_offset` and `in_flight_count` of it, and for the rest call
+        `committed_offset`.
+        """
+        return self._index.queues_of(group, topic)
+
+    def committed_offset(self, progress: QueueProgress) -> int:
+        """Return a committed offset. For any thread."""
+        with self._lock:
+            return progress.committed_offset
 
     def deliver(
         self,
@@ -264,11 +284,12 @@ class ProgressTable:
                 changed.
         """
         assert offset in progress.in_flight
-        payload = encode_redelivery(offset, lease, counts=counts)
+        attempt = progress.next_attempt(offset, counts=counts)
+        payload = encode_redelivery(offset, lease, counts=counts, attempt=attempt)
         self._make_room(len(payload))
         with self._lock:
             self._record(EntryKind.REDELIVER, progress, payload)
-            return progress.redeliver(offset, lease, counts=counts)
+            return progress.redeliver(offset, lease, attempt=attempt)
 
     def acknowledge(self, progress: QueueProgress, *offsets: int) -> int:
         """Take up to 1,024 offsets out of flight for good; return how many of them were in flight.
@@ -321,6 +342,23 @@ class ProgressTable:
                 suspend=suspend,
             )
 
+    def extend(
+        self, progress: QueueProgress, offsets: Sequence[int], invisible_until_ms: int
+    ) -> None:
+        """Set anew when messages in flight of one client become visible again, and nothing else.
+
+        `offsets` ascend and are 1 to 1,024. To do so costs little more for many than for one.
+
+        Raises:
+            StateWriteError: The journal cannot be written, or is full and cannot be saved; nothing
+                changed.
+        """
+        payload = encode_extension(offsets, invisible_until_ms)
+        self._make_room(len(payload))
+        with self._lock:
+            self._record(EntryKind.EXTEND, progress, payload)
+            progress.extend(offsets, invisible_until_ms)
+
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> QueueProgress:
         """Have a group go on at `offset`, forgetting what is in flight; begin it if it is new.
 
@@ -333,7 +371,7 @@ class ProgressTable:
         self._make_room(len(payload))
         with self._lock:
             self._record(EntryKind.RESET, progress, payload)
-            progress.reset(offset)
+            self._saver.discarded.append(progress.reset(offset))
         return progress
 
     def clamp(self, max_offset: Callable[[str, int], int]) -> None:
@@ -369,23 +407,43 @@ class ProgressTable:
                 progress.clamp(end)
 
     def delete_group(self, group: str) -> None:
-        """Forget all progress of a group.
+        """Forget all progress of a group, as `deleting_group` in one step."""
+        for _ in self.deleting_group(group):
+            pass
+
+    def deleting_group(self, group: str) -> Iterator[None]:
+        """Forget the progress of a group, and let others go on after every `STEP_QUEUES` queues.
 
         Raises:
             StateWriteError: The journal cannot be written, or is full and cannot be saved; the
                 rest is still there.
         """
-        self._delete([item for item in self.items() if item[0][0] == group])
+        return self._deleting(self._index.items_of(group=group))
 
     def delete_topic(self, topic: str, *, group: str | None = None) -> None:
-        """Forget all progress in a topic, or that of one group.
+        """Forget all progress in a topic, or that of one group, as `deleting_topic` in one step."""
+        for _ in self.deleting_topic(topic, group=group):
+            pass
+
+    def deleting_topic(self, topic: str, *, group: str | None = None) -> Iterator[None]:
+        """Forget the progress in a topic, or that of one group in it, in steps as above.
 
         Raises:
             StateWriteError: The journal cannot be written, or is full and cannot be saved; the
                 rest is still there.
         """
-        items = [item for item in self.items() if item[0][1] == topic]
-        self._delete([item for item in items if group in (None, item[0][0])])
+        return self._deleting(self._index.items_of(topic=topic, group=group))
+
+    def _deleting(self, items: Sequence[Item]) -> Iterator[None]:
+        for number, (key, progress) in enumerate(items, 1):
+            if self._index.get(*key) is progress:
+                self._make_room(0)
+                with self._lock:
+                    self._record(EntryKind.DELETE, progress, b"")
+                    self._index.remove(key, progress)
+                    self._mirror.note(*key[:2])
+            if number % STEP_QUEUES == 0:
+                yield
 
     def save(self) -> None:
         """Save to SQLite what has changed, and wait for it.
@@ -395,7 +453,7 @@ class ProgressTable:
         """
         if self._thread is None:
             raise StoreClosedError
-        self._thread.run_sync(self._save)
+        self._thread.run_sync(self._saver.save)
 
     # Changing, on the trio thread
 
@@ -404,8 +462,8 @@ class ProgressTable:
             raise StoreClosedError
         if not self._journal.has_room(payload_bytes):
             self.save()
-        elif self._journal.filled > EARLY_SAVE_FILLED and not self._early_save_requested:
-            self._early_save_requested = True
+        elif self._journal.filled > EARLY_SAVE_FILLED and not self._saver.is_requested:
+            self._saver.is_requested = True
             self._thread.wake()
 
     def _record(self, kind: EntryKind, progress: QueueProgress, payload: bytes) -> None:
@@ -418,150 +476,11 @@ class ProgressTable:
             self._journal_fails = True
             raise
         self._journal_fails = False
-        self._changed.add(progress.key_id)
+        self._saver.changed.add(progress.key_id)
 
-    def _add(self, key: Key, progress: QueueProgress) -> None:
-        self._by_key[key] = progress
-        self._by_id[progress.key_id] = key, progress
-        self._next_key_id = max(self._next_key_id, progress.key_id + 1)
-
-    def _delete(self, items: Sequence[tuple[Key, QueueProgress]]) -> None:
-        for key, progress in items:
-            self._make_room(0)
-            with self._lock:
-                self._record(EntryKind.DELETE, progress, b"")
-                del self._by_key[key], self._by_id[progress.key_id]
-
-    # Saving, on the SQLite thread
-
-    def _save(self, database: Database) -> None:
-        with self._lock:
-            changed, self._changed = self._changed, set()
-            mark, next_key_id = self._journal.mark, self._next_key_id
-        try:
-            self._save_rows(database, changed, mark, next_key_id)
-        except BaseException:
-            with self._lock:
-                self._changed |= changed
-            raise
-        self._journal.release(mark)
-        self._early_save_requested = False
-
-    def _save_rows(
-        self, database: Database, changed: set[int], mark: JournalMark, next_key_id: int
-    ) -> None:
-        rows, deleted = [], []
-        for key_id in changed:
-            with self._lock:
-                item = self._by_id.get(key_id)
-                if item is None:
-                    deleted.append(key_id)
-                else:
-                    rows.append(progress_store.make_row(*item))
-        progress_store.save(database, rows, deleted, mark=mark, next_key_id=next_key_id)
+    # On the SQLite thread
 
     def _tick(self, database: Database) -> None:
-        if self._thread is None:
-            return  # not read yet: the mirror would be overwritten with nothing
-        begin_s = self._clock.monotonic_s()
-        if self._changed and (begin_s >= self._next_save_s or self._early_save_requested):
-            try:
-                self._save(database)
-                self._save_fails = False
-            except sqlite3.Error as error:
-                if not self._save_fails:  # once, not ten times a second
-                    _log.warning("progress not saved", extra={"reason": str(error)})
-                self._save_fails = True
-            took_s = self._clock.monotonic_s() - begin_s
-            self._next_save_s = begin_s + min(took_s * SAVE_PAUSE_FACTOR, SAVE_PAUSE_S_MAX)
-        self._mirror.write(self._journal.sequence, len(self._by_key))
-
-    def _finish(self, database: Database) -> None:
-        try:
-            self._save(database)
-        finally:
-            self._mirror.write(self._journal.sequence, len(self._by_key), at_once=True)
-
-    def _committed_offsets(self) -> list[tuple[Key, int]]:
-        with self._lock:
-            items = self.items()
-        offsets: list[tuple[Key, int]] = []
-        for key, progress in items:
-            with self._lock:
-                offsets.append((key, progress.committed_offset))
-        return offsets
-
-    # Opening, on the SQLite thread
-
-    def _load(self, database: Database, path: Path) -> None:
-        saved = progress_store.load(database, path)
-        for key, progress in saved.items:
-            self._add(key, progress)
-        self._next_key_id = max(self._next_key_id, saved.next_key_id)
-        # A row may know of later entries than the mark, and they may be gone with the journal:
-        # numbered like them, new entries would be passed by.
-        last = max([saved.mark.sequence, *(progress.sequence for _, progress in saved.items)])
-        try:
-            for entry in self._journal.replay(saved.mark):
-                self._replay(entry)
-                last = max(last, entry.sequence)
-        except EntryError as error:
-            _log.warning("progress journal ends early", extra={"reason": str(error)})
-        except OSError as error:
-            raise StateFileError(self._journal.path, f"it cannot be read: {error}") from error
-        except ReadFailedError as error:
-            raise StateFileError(
-                error.path,
-                f"position {error.position} cannot be read: {error.cause.strerror}. The file holds "
-                "what was delivered and acknowledged in the last seconds before the stop. To open "
-                "the store without it, move it away: those messages are delivered again",
-            ) from error
-        imported = self._import_offsets(backup_too=not self._by_key)
-        # From here on nothing in the old ring counts, so it may be overwritten.
-        epoch = max(saved.mark.epoch + 1, self._clock.now_ms())
-        mark = JournalMark(epoch, last, 0)
-        self._save_rows(database, self._changed, mark, self._next_key_id)
-        self._changed = set()
-        try:
-            self._journal.start(mark)
-        except OSError as error:
-            raise StateWriteError(self._journal.path, str(error)) from error
-        if imported:
-            # At once, or not at all: found without our mark again, the file would undo what is
-            # acknowledged from now on.
-            try:
-                self._mirror.save(last)
-            except OSError as error:
-                raise StateWriteError(self._mirror.path, str(error)) from error
-
-    def _replay(self, entry: JournalEntry) -> None:
-        if entry.kind == EntryKind.DEFINE and entry.key_id not in self._by_id:
-            key, next_offset = decode_definition(entry.payload)
-            if key in self._by_key:
-                raise EntryError(f"{key} is defined twice")
-            self._add(key, QueueProgress(next_offset, key_id=entry.key_id))
-        item = self._by_id.get(entry.key_id)
-        if item is None or entry.sequence <= item[1].sequence:
-            return
-        key, progress = item
-        if entry.kind == EntryKind.DELETE:
-            del self._by_key[key], self._by_id[entry.key_id]
-        elif entry.kind != EntryKind.DEFINE:
-            apply_entry(progress, entry.kind, entry.payload)
-        progress.sequence = entry.sequence
-        self._changed.add(entry.key_id)
-
-    def _import_offsets(self, *, backup_too: bool) -> bool:
-        offsets = self._mirror.load(backup_too=backup_too)
-        if offsets is None:
-            return False
-        for key, offset in offsets.items():
-            progress = self._by_key.get(key)
-            if progress is None:
-                progress = QueueProgress(offset, key_id=self._next_key_id)
-                self._add(key, progress)
-            elif progress.committed_offset != offset:
-                progress.reset(offset)
-            self._changed.add(progress.key_id)
-        _log.info("offsets imported", extra={"file": str(self._mirror.path), "count": len(offsets)})
-        return True
+        # Not before it is read: the mirror would be overwritten with nothing.
+        if self._thread is not None:
+            self._saver.tick(database)

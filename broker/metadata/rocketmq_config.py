@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, final
 
 from commitbus.broker.metadata.documents import (
+    Formatted,
+    Json,
     JsonObject,
     format_document,
     integer,
@@ -98,7 +101,7 @@ class ConfigFile:
         self._document = document or {}
         return None if self._document.get(MARK_KEY) == _MARK else document
 
-    def save(self, tables: JsonObject) -> None:
+    def save(self, tables: Mapping[str | int, Json | Formatted]) -> None:
         """Replace the tables of the file atomically; what else it holds is kept.
 
         Raises:
@@ -110,8 +113,10 @@ class ConfigFile:
         version.setdefault("stateVersion", 0)
         version["timestamp"] = self._clock.now_ms()
         kept = {k: v for k, v in self._document.items() if k not in {"dataVersion", MARK_KEY}}
-        self._document = {"dataVersion": version, **kept, **tables, MARK_KEY: _MARK}
-        data = format_document(self._document)
+        # Of the tables only the places: their content is given each time, and may be large.
+        places: JsonObject = dict.fromkeys(tables)
+        self._document = {"dataVersion": version, **kept, **places, MARK_KEY: _MARK}
+        data = format_document({**self._document, **tables})
         if len(data) > FILE_BYTES_MAX:
             raise ConfigTooLargeError(self.path, len(data))
         replace_file(self.path, data, self._file_system)
