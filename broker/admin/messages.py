@@ -8,7 +8,7 @@ from typing import Final
 import trio
 
 from commitbus.broker.admin.context import AdminContext, refuse
-from commitbus.broker.messaging.queue_choice import choose_queue
+from commitbus.broker.messaging.queue_choice import choose_queues
 from commitbus.broker.messaging.send import append
 from commitbus.broker.messaging.validate import check_message
 from commitbus.broker.metadata.topics import TopicConfig
@@ -168,7 +168,7 @@ async def store_message(
     messaging = context.messaging
     now_ms = messaging.clock.now_ms()
     checked = check_message(message, max_body_bytes=context.config.max_body_bytes, now_ms=now_ms)
-    chosen = choose_queue(messaging, topic, [checked])
+    (chosen,) = choose_queues(messaging, topic, [checked])
     queue_id = chosen if queue_id is None else queue_id
     (result,) = append(messaging, topic, [checked], peer, now_ms, queue_id=queue_id)
     await messaging.durability.wait(result.end_offset)

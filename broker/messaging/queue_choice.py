@@ -19,22 +19,28 @@ _MULTIPLIER: Final = 2862933555777941757
 _MASK: Final = (1 << 64) - 1
 
 
-def choose_queue(
+def choose_queues(
     context: MessagingContext, topic: TopicConfig, messages: Sequence[CheckedMessage]
-) -> int:
-    """Return the queue for the messages of one request.
+) -> list[int]:
+    """Return the queue for each message of one request.
 
-    That is the queue of their message group, if they all have the same.
+    A message with a message group goes to the queue of that group, whatever else the request
+    holds: only so is the group's order kept. All others share the queue whose turn it is.
 
     Raises:
         NotPermittedError: the topic has no writable queue.
     """
-    if messages[0].type is not MessageType.FIFO:
-        return next_queue(context, topic)
-    groups = {message.system.message_group for message in messages}
-    if len(groups) > 1:
-        return next_queue(context, topic)
-    return queue_of_group(groups.pop(), _writable_queues(topic))
+    in_turn: int | None = None
+    queue_ids: list[int] = []
+    for message in messages:
+        if message.type is MessageType.FIFO:
+            count = _writable_queues(topic)
+            queue_ids.append(queue_of_group(message.system.message_group, count))
+        else:
+            if in_turn is None:
+                in_turn = next_queue(context, topic)
+            queue_ids.append(in_turn)
+    return queue_ids
 
 
 def next_queue(context: MessagingContext, topic: TopicConfig) -> int:

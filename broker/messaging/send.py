@@ -13,7 +13,7 @@ from commitbus.broker.messaging.errors import (
     UnsupportedFeatureError,
 )
 from commitbus.broker.messaging.message_codec import to_outgoing
-from commitbus.broker.messaging.queue_choice import choose_queue
+from commitbus.broker.messaging.queue_choice import choose_queues
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.messaging.validate import (
     MESSAGES_MAX,
@@ -99,7 +99,7 @@ def append(
     *,
     queue_id: int | None = None,
 ) -> list[AppendResult]:
-    """Store messages, all or none, in a queue of their topic; they are not durable yet.
+    """Store messages, all or none, in queues of their topic; they are not durable yet.
 
     Args:
         context: the broker.
@@ -107,7 +107,7 @@ def append(
         messages: at least one.
         peer: where they come from.
         now_ms: the time.
-        queue_id: a writable queue; None: the one that the broker chooses.
+        queue_id: a writable queue for all of them; None: the broker chooses for each.
 
     Raises:
         RequestError: the topic does not take messages of this type, or none at all.
@@ -116,13 +116,14 @@ def append(
     for message in messages:
         _check_type(topic, message.type)
     context.durability.check_room()
-    if queue_id is None:
-        queue_id = choose_queue(context, topic, messages)
+    queue_ids = (
+        choose_queues(context, topic, messages) if queue_id is None else [queue_id] * len(messages)
+    )
     name, cluster = topic.name, context.config.cluster_name
     outgoing, body_bytes = [], 0
-    for message in messages:
+    for message, chosen in zip(messages, queue_ids, strict=True):
         body_bytes += len(message.body)
-        outgoing.append(to_outgoing(message, name, queue_id, cluster, peer=peer, now_ms=now_ms))
+        outgoing.append(to_outgoing(message, name, chosen, cluster, peer=peer, now_ms=now_ms))
     # One message is the rule, and its append is the cheaper one.
     results = (
         [context.store.put(outgoing[0])]

@@ -37,27 +37,77 @@ def test_groups_are_spread_and_few_move_when_queues_are_added() -> None:
     assert {queue_of_group(group, 1) for group in groups} == {0}
 
 
+async def send_groups(bus: Any, make: Make, topic: str, *groups: str) -> Any:
+    """Send one request with a message for each group; its body is its group and its number."""
+    messages = []
+    for number, group in enumerate(groups):
+        made = make(f"{group}{number}".encode(), topic=topic, message_id=f"id-{number}")
+        made.system_properties.message_group = group
+        messages.append(made)
+    response = await bus.unary("SendMessage", pb.SendMessageRequest(messages=messages))
+    assert response.status.code == pb.OK, response.status.message
+    bus.settle()
+    return response
+
+
+def ends(bus: Any, topic: str, count: int) -> list[int]:
+    return [bus.context.store.max_offset(topic, queue_id) for queue_id in range(count)]
+
+
 def test_a_request_goes_to_the_queue_of_its_group(run: Run, message: Make) -> None:
-    """One message or several of one group; several groups in one request go in turn."""
+    """One message, or several of one group."""
 
     async def scenario(bus: Any) -> None:
         await bus.topic("F", queues=4, attributes={"message.type": "FIFO"})
-        ends = [0] * 4
+        for groups, expected in (
+            (["gA"], [0, 0, 0, 1]),
+            (["s-1"], [1, 0, 0, 1]),
+            (["gA", "gA"], [1, 0, 0, 3]),
+        ):
+            await send_groups(bus, message, "F", *groups)
+            assert ends(bus, "F", 4) == expected
 
-        async def send(*groups: str) -> int:
-            messages = [message(topic="F") for _ in groups]
-            for made, group in zip(messages, groups, strict=True):
-                made.system_properties.message_group = group
-            response = await bus.unary("SendMessage", pb.SendMessageRequest(messages=messages))
-            assert response.status.code == pb.OK
-            assert len(response.entries) == len(groups)
-            bus.settle()
-            before, ends[:] = ends[:], [bus.context.store.max_offset("F", q) for q in range(4)]
-            (queue_id,) = (q for q in range(4) if ends[q] == before[q] + len(groups))
-            return int(queue_id)
+    run(scenario)
 
-        assert [await send("gA"), await send("s-1"), await send("gA", "gA")] == [3, 0, 3]
-        assert [await send("gA", "s-1") for _ in range(5)] == [0, 1, 2, 3, 0]
+
+def test_a_request_with_several_groups_is_split_by_group(run: Run, message: Make) -> None:
+    """Each group's messages go to its own queue, in their order, as if they were sent alone."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.topic("F", queues=4, attributes={"message.type": "FIFO"})
+        for _ in range(3):
+            response = await send_groups(bus, message, "F", "gA", "s-1", "gA", "gggA", "s-1")
+            ids = [entry.message_id for entry in response.entries]
+            assert ids == [f"id-{number}" for number in range(5)]
+        of_third = queue_of_group("gggA", 4)
+        expected = Counter({3: 6, 0: 6})
+        expected[of_third] += 3
+        assert ends(bus, "F", 4) == [expected[queue_id] for queue_id in range(4)]
+        # The offsets in the answer are those in each message's own queue.
+        assert [entry.offset for entry in response.entries][:3] == [4, 4, 5]
+        await bus.group("O", consume_message_orderly=True)
+        bodies: list[bytes] = []
+        while len(bodies) < 15:
+            received = await bus.receive(topic="F", group="O")
+            bodies += received.bodies
+            await bus.ack(*received.handles, topic="F", group="O")
+        assert [body for body in bodies if body.startswith(b"gA")] == [b"gA0", b"gA2"] * 3
+        assert [body for body in bodies if body.startswith(b"s-1")] == [b"s-11", b"s-14"] * 3
+
+    run(scenario)
+
+
+def test_messages_with_and_without_a_group_in_one_request(run: Run, message: Make) -> None:
+    """In a topic of mixed messages those with a group go to its queue, the others in turn."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.topic("M", queues=4, attributes={"message.type": "MIXED"})
+        for turn in range(3):
+            await send_groups(bus, message, "M", "", "gA", "")
+            expected = [0, 0, 0, turn + 1]
+            for queue_id in range(turn + 1):
+                expected[queue_id] += 2
+            assert ends(bus, "M", 4) == expected
 
     run(scenario)
 
