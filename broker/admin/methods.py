@@ -12,8 +12,10 @@ from commitbus.broker.admin import cluster, dead_letters, groups, messages, topi
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.messaging.errors import RequestError
 from commitbus.broker.messaging.status import status_of
+from commitbus.broker.messaging.validate import send_request_bytes_max
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rpc.call import Call, RpcError, StatusCode
+from commitbus.broker.rpc.defaults import SMALL_REQUEST_BYTES_MAX
 from commitbus.broker.rpc.method import Method, UnaryHandler, unary_methods
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.commitlog.errors import ReadFailedError, StoreError
@@ -54,6 +56,8 @@ def admin_methods(context: AdminContext) -> list[Method]:
         pb.DESCRIPTOR.services_by_name["Admin"],
         {name: partial(handler, context) for name, handler in _HANDLERS.items()},
         _answering,
+        request_bytes_max=SMALL_REQUEST_BYTES_MAX,
+        larger_requests={"SendMessage": send_request_bytes_max(context.config.max_body_bytes)},
     )
 
 

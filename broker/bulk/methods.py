@@ -10,6 +10,7 @@ from commitbus.broker.bulk.fetch import fetch
 from commitbus.broker.bulk.paths import APPEND, FETCH
 from commitbus.broker.bulk.validate import request_bytes_max
 from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.rpc.defaults import SMALL_REQUEST_BYTES_MAX
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 
@@ -32,5 +33,6 @@ def bulk_methods(messaging: MessagingContext) -> list[Method]:
             pb.FetchRequest,
             pb.FetchResponse,
             partial(fetch, context),
+            SMALL_REQUEST_BYTES_MAX,
         ),
     ]

@@ -22,8 +22,13 @@ from commitbus.broker.messaging import (
 )
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.status import REFUSALS, status_of
+from commitbus.broker.messaging.validate import SEND_FIELDS_MAX, send_request_bytes_max
 from commitbus.broker.rpc.call import Call, Response
-from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES, REQUEST_BYTES_MAX
+from commitbus.broker.rpc.defaults import (
+    REQUEST_BYTES_MAX,
+    REQUEST_FIELDS_MAX,
+    SMALL_REQUEST_BYTES_MAX,
+)
 from commitbus.broker.rpc.method import Handler, Later, Method, MethodKind, Result
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
@@ -68,6 +73,11 @@ _UNARY: Final[Sequence[tuple[str, type[Message], type[Message], UnaryHandler]]] 
 
 def messaging_methods(context: MessagingContext) -> list[Method]:
     """Return the methods that this broker serves; a transport answers UNIMPLEMENTED to others."""
+    request_bytes_max = {
+        "SendMessage": send_request_bytes_max(context.config.max_body_bytes),
+        # A thousand receipt handles.
+        "AckMessage": REQUEST_BYTES_MAX,
+    }
     unary = [
         Method(
             path=_SERVICE + name,
@@ -75,8 +85,8 @@ def messaging_methods(context: MessagingContext) -> list[Method]:
             request_type=request_type,
             response_type=response_type,
             handler=answering(partial(handler, context), response_type),
-            # A batch of messages may be large, nothing else.
-            max_request_bytes=MAX_MESSAGE_BYTES if name == "SendMessage" else REQUEST_BYTES_MAX,
+            max_request_bytes=request_bytes_max.get(name, SMALL_REQUEST_BYTES_MAX),
+            max_request_fields=SEND_FIELDS_MAX if name == "SendMessage" else REQUEST_FIELDS_MAX,
         )
         for name, request_type, response_type, handler in _UNARY
     ]
@@ -88,6 +98,7 @@ def messaging_methods(context: MessagingContext) -> list[Method]:
             request_type=pb.ReceiveMessageRequest,
             response_type=pb.ReceiveMessageResponse,
             handler=partial(receive.receive_message, context),
+            max_request_bytes=SMALL_REQUEST_BYTES_MAX,
         ),
         Method(
             path=_SERVICE + "PullMessage",
@@ -95,6 +106,7 @@ def messaging_methods(context: MessagingContext) -> list[Method]:
             request_type=pb.PullMessageRequest,
             response_type=pb.PullMessageResponse,
             handler=partial(pull.pull_message, context),
+            max_request_bytes=SMALL_REQUEST_BYTES_MAX,
         ),
         Method(
             path=_SERVICE + "Telemetry",

@@ -22,10 +22,15 @@ from commitbus.broker.metadata.names import (
     validate_topic,
 )
 from commitbus.broker.metadata.topics import MessageType
+from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 MESSAGES_MAX: Final = 1024
 """Of one request. They are appended in one step, in which nobody else is served."""
+SEND_FIELDS_MAX: Final = 64 * MESSAGES_MAX
+"""Of one request to send, before it is parsed: 50 properties of each message."""
+_PROPERTIES_BYTES: Final = 1024 * 1024
+"""Of one request, beside the bodies: a kilobyte of each message, or 32 KB of a few."""
 USER_PROPERTIES_MAX: Final = 128
 USER_PROPERTIES_BYTES_MAX: Final = 16384
 MESSAGE_GROUP_BYTES_MAX: Final = 63
@@ -43,6 +48,14 @@ _LITE_TOPIC: Final = re.compile(r"[A-Za-z0-9_-]+")
 _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 _new = tuple.__new__
 """Half the cost of calling a `NamedTuple`, as it bypasses a `__new__` written in Python."""
+
+
+def send_request_bytes_max(max_body_bytes: int) -> int:
+    """Return how large a request to send may be that is looked at.
+
+    Twice the largest that can be right: a body that is a little too large is told so by its name.
+    """
+    return min(2 * (max_body_bytes + _PROPERTIES_BYTES), MAX_MESSAGE_BYTES)
 
 
 def topic_name(resource: pb.Resource) -> str:

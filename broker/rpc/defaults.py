@@ -5,9 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 MAX_MESSAGE_BYTES: Final = 130 * 1024 * 1024
-"""RocketMQ's limit for one request message."""
+"""RocketMQ's limit for one request message: no method may take more."""
 REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
-"""What of it a method takes unless it asks for more; gRPC's own default."""
+"""What of it a method takes unless it says otherwise; gRPC's own default."""
+SMALL_REQUEST_BYTES_MAX: Final = 256 * 1024
+"""For methods whose requests are names and numbers; a filter may have 64 KB."""
+REQUEST_FIELDS_MAX: Final = 4096
+"""Fields of one request, as `field_count` counts them, unless a method says otherwise: a parser
+makes up to 280 bytes of each."""
+COMPRESSED_FIELDS_MIN: Final = 1024
+COMPRESSED_FIELDS_PER_BYTE: Final = 4
+"""A compressed request may have so many fields, and so many more for each of its bytes on the wire:
+gzip makes one byte of 500 empty fields."""
 CONCURRENT_CALLS_MAX: Final = 20_000
 """Parked ones counted: each costs 20 KB with grpcio, 1.5 KB on trio; so many 400 MB, or 30 MB."""
 DRAIN_GRACE_S: Final = 1.0

@@ -18,8 +18,15 @@ import trio
 from google.protobuf.message import DecodeError, Message
 
 from commitbus.broker.rpc.call import Call, Pieces, Response, RpcError, StatusCode
+from commitbus.broker.rpc.defaults import COMPRESSED_FIELDS_MIN, COMPRESSED_FIELDS_PER_BYTE
 from commitbus.broker.rpc.method import Later, Method, MethodKind, Parked, Result
-from commitbus.broker.rpc.outcome import deadline_exceeded, refusal, shutting_down
+from commitbus.broker.rpc.outcome import (
+    deadline_exceeded,
+    refusal,
+    shutting_down,
+    too_many_fields,
+)
+from commitbus.broker.rpc.proto.field_count import FIELD_BYTES_MIN, has_more_fields, shape_of
 
 Outcome = bytes | RpcError | None
 """How a call ended: the one response, a status, or (after a response stream) nothing to add."""
@@ -33,13 +40,29 @@ _CUT_SHORT: Final = shutting_down()
 """The outcome of every call until it has another: one for all, since thousands may wait."""
 
 
-def parse(method: Method, data: bytes | memoryview) -> Message | bytes | RpcError:
-    """Return the request as the handler takes it, or the status for bytes that are none."""
+def parse(
+    method: Method, data: bytes, compressed_bytes: int | None = None
+) -> Message | bytes | RpcError:
+    """Return the request as the handler takes it, or the status for bytes that are none.
+
+    Args:
+        method: it knows the type, and how many fields a request may have.
+        data: the request, unpacked.
+        compressed_bytes: its size on the wire, if it was compressed there.
+    """
     if method.request_type is None:
-        return bytes(data)
+        return data
+    max_fields = method.max_request_fields
+    if compressed_bytes is not None:
+        by_size = COMPRESSED_FIELDS_MIN + COMPRESSED_FIELDS_PER_BYTE * compressed_bytes
+        max_fields = min(max_fields, by_size)
+    # What is this small is not even looked at.
+    if len(data) > max_fields * FIELD_BYTES_MIN and has_more_fields(
+        data, shape_of(method.request_type.DESCRIPTOR), max_fields
+    ):
+        return too_many_fields(len(data), max_fields)
     try:
-        # The stubs know bytes only; the parser takes any buffer.
-        return method.request_type.FromString(cast("bytes", data))
+        return method.request_type.FromString(data)
     except DecodeError:
         return RpcError(StatusCode.INTERNAL, "the request message cannot be parsed")
 

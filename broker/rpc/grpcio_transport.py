@@ -44,7 +44,8 @@ async def serve(
     Args:
         methods: what is served. Their handlers run in this trio thread.
         listen: `HOST:PORT`; port 0 takes a free one.
-        max_message_bytes: the largest request message that is accepted.
+        max_message_bytes: the largest request message that is accepted. gRPC has one limit for all
+            methods: no more than the largest that one of them takes.
         concurrent_calls_max: calls at the same time, parked ones counted; beyond it the client
             gets RESOURCE_EXHAUSTED.
         drain_grace_s: how long unary calls in flight may take after a cancellation.
@@ -55,7 +56,8 @@ async def serve(
     """
     split_address(listen)
     health, methods = with_standard_services(methods)
-    limits = Limits(max_message_bytes, concurrent_calls_max)
+    largest_bytes = max(method.max_request_bytes for method in methods)
+    limits = Limits(min(max_message_bytes, largest_bytes), concurrent_calls_max)
     failure: ListenError | None = None
     async with trio.open_nursery() as nursery:
         loop_thread = _LoopThread()

@@ -12,6 +12,7 @@ import trio
 from grpc_health.v1 import health_pb2
 
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
+from commitbus.broker.rpc.defaults import SMALL_REQUEST_BYTES_MAX
 from commitbus.broker.rpc.method import Method, MethodKind
 
 _SERVICE = "grpc.health.v1.Health"
@@ -38,8 +39,11 @@ class Health:
         """Return the service's methods."""
         types = (health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse)
         return [
-            Method(f"/{_SERVICE}/Check", MethodKind.UNARY, *types, self._check),
-            Method(f"/{_SERVICE}/Watch", MethodKind.SERVER_STREAM, *types, self._watch),
+            Method(f"/{_SERVICE}/{name}", kind, *types, handler, SMALL_REQUEST_BYTES_MAX)
+            for name, kind, handler in (
+                ("Check", MethodKind.UNARY, self._check),
+                ("Watch", MethodKind.SERVER_STREAM, self._watch),
+            )
         ]
 
     def _check(

@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from commitbus.broker.rpc.call import Call, Response, Send
-from commitbus.broker.rpc.defaults import REQUEST_BYTES_MAX
+from commitbus.broker.rpc.defaults import REQUEST_BYTES_MAX, REQUEST_FIELDS_MAX
 
 
 @final
@@ -122,6 +122,8 @@ class Method:
     max_request_bytes: int = REQUEST_BYTES_MAX
     """A request message beyond it, or beyond the transport's own limit, is answered with
     RESOURCE_EXHAUSTED."""
+    max_request_fields: int = REQUEST_FIELDS_MAX
+    """The same for a request message with more fields (`field_count`), before it is parsed."""
 
     def __post_init__(self) -> None:
         assert self.path.count("/") == 2, f"{self.path} is not /package.Service/Method"
@@ -137,7 +139,9 @@ def unary_methods(
     service: ServiceDescriptor,
     handlers: Mapping[str, _H],
     answering: Callable[[_H, type[Message]], Handler],
-    request_bytes_max: Mapping[str, int] | None = None,
+    *,
+    request_bytes_max: int = REQUEST_BYTES_MAX,
+    larger_requests: Mapping[str, int] | None = None,
 ) -> list[Method]:
     """Return the methods of a service, whose messages the .proto file knows.
 
@@ -145,7 +149,8 @@ def unary_methods(
         service: from the generated module.
         handlers: by the names of the RPCs, which are all unary.
         answering: makes of a handler, and the type of its responses, what a transport calls.
-        request_bytes_max: by RPC, where it is not the usual limit.
+        request_bytes_max: the limit of a request.
+        larger_requests: by RPC, where it is another one.
     """
     methods = []
     for name, handler in handlers.items():
@@ -158,7 +163,7 @@ def unary_methods(
                 request_type=GetMessageClass(rpc.input_type),
                 response_type=response_type,
                 handler=answering(handler, response_type),
-                max_request_bytes=(request_bytes_max or {}).get(name, REQUEST_BYTES_MAX),
+                max_request_bytes=(larger_requests or {}).get(name, request_bytes_max),
             )
         )
     return methods

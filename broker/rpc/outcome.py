@@ -42,6 +42,14 @@ def too_large(size: int, max_bytes: int) -> RpcError:
     )
 
 
+def too_many_fields(size: int, max_fields: int) -> RpcError:
+    """Return the status of a call whose request of `size` bytes has more fields than that."""
+    return RpcError(
+        StatusCode.RESOURCE_EXHAUSTED,
+        f"a message of {size} bytes has more than {max_fields} fields",
+    )
+
+
 def deadline_exceeded() -> RpcError:
     """Return the status of calls that took longer than the client waits."""
     return RpcError(StatusCode.DEADLINE_EXCEEDED, "deadline exceeded")

@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest as Re
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionResponse as Response
 
 from commitbus.broker.rpc.call import Call, Send, StatusCode
+from commitbus.broker.rpc.defaults import SMALL_REQUEST_BYTES_MAX
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.proto.pool import POOL
 
@@ -58,6 +59,7 @@ class Reflection:
                 Request,
                 Response,
                 self._answer_all,
+                SMALL_REQUEST_BYTES_MAX,
             )
             for service in _SERVICES
         ]

@@ -18,8 +18,9 @@ from commitbus.broker.admin.v2 import (
     topics,
 )
 from commitbus.broker.messaging.methods import answering
+from commitbus.broker.messaging.validate import send_request_bytes_max
 from commitbus.broker.rpc.call import Call
-from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES
+from commitbus.broker.rpc.defaults import SMALL_REQUEST_BYTES_MAX
 from commitbus.broker.rpc.method import Method, unary_methods
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
@@ -51,5 +52,6 @@ def admin_v2_methods(context: AdminContext) -> list[Method]:
         pb.DESCRIPTOR.services_by_name["Admin"],
         {name: partial(handler, context) for name, handler in _HANDLERS.items()},
         answering,
-        {"AdminSendMessage": MAX_MESSAGE_BYTES},
+        request_bytes_max=SMALL_REQUEST_BYTES_MAX,
+        larger_requests={"AdminSendMessage": send_request_bytes_max(context.config.max_body_bytes)},
     )

@@ -132,7 +132,7 @@ class MessageReader:
 
     __slots__ = (
         *("_chunks", "_compressed", "_is_gzip", "_length", "_max_bytes", "_taken"),
-        "buffered_bytes",
+        *("buffered_bytes", "compressed_bytes"),
     )
 
     def __init__(self, max_bytes: int, *, is_gzip: bool = False) -> None:
@@ -141,6 +141,8 @@ class MessageReader:
         self._chunks: deque[bytes] = deque()
         self._taken = 0  # bytes of the first chunk that were taken already
         self.buffered_bytes = 0
+        self.compressed_bytes: int | None = None
+        """The size on the wire of the message that was taken last; None if it was plain."""
         self._length: int | None = None
         self._compressed = False
 
@@ -170,6 +172,7 @@ class MessageReader:
             return None
         data = self._cut(self._length)
         self._length = None
+        self.compressed_bytes = len(data) if self._compressed else None
         return decompress(data, self._max_bytes) if self._compressed else data
 
     @property

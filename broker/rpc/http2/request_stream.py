@@ -73,7 +73,7 @@ class RequestStream:
             is_wanted = data is None and not self._has_ended
             self._consume_all_but(0 if is_wanted else self._reader.buffered_bytes)
             if data is not None:
-                request = parse(self._method, data)
+                request = parse(self._method, data, self._reader.compressed_bytes)
                 if isinstance(request, RpcError):
                     raise request
                 return request

@@ -149,9 +149,10 @@ class ServerCall:
         self.finish(RpcError(StatusCode.UNIMPLEMENTED, "the call takes exactly one request"))
 
     def _run_with(self, data: bytes) -> None:
+        compressed_bytes = None if self._reader is None else self._reader.compressed_bytes
         if self._held_bytes:
             self._release()
-        request = parse(self._method, data)
+        request = parse(self._method, data, compressed_bytes)
         if isinstance(request, RpcError):
             self.finish(request)
         else:

@@ -46,7 +46,7 @@ def varint(value: int) -> bytes:
     return groups + _LAST[value]
 
 
-def read_varint(data: memoryview, position: int) -> tuple[int, int]:
+def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     """Return the number at a position, and where it ends.
 
     Raises:

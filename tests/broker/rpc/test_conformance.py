@@ -186,6 +186,28 @@ def test_a_compressed_request_is_unpacked(kit: Kit, start_server: Start, connect
     assert client.ask(kit.text("small")).message_id == "small"
 
 
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+def test_a_request_with_millions_of_fields_is_not_parsed(
+    kit: Kit, start_server: Start, connect: Connect, compression: grpc.Compression
+) -> None:
+    """In every kind of call, and however it is packed; the connection goes on."""
+
+    async def read(requests: AsyncIterator[Message], *_: object) -> Any:
+        return pb.RecallMessageResponse(message_id=str([1 async for _ in requests]))
+
+    methods = [kit.unary(kit.echo), kit.stream(read), kit.upload(read), kit.bidi(read)]
+    client = connect(
+        start_server(*(replace(m, request_type=pb.SendMessageRequest) for m in methods))
+    )
+    for kind in MethodKind:
+        with kit.refused(
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "a message of 2000000 bytes has more than 4096 fields",
+        ):
+            client.finish(kind, raw_request=b"\x0a\x00" * 1_000_000, compression=compression)
+    client.finish(MethodKind.CLIENT_STREAM, raw_request=b"\x0a\x00")
+
+
 def test_the_call_shows_what_the_client_sent(
     kit: Kit, start_server: Start, connect: Connect
 ) -> None:
