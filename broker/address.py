@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import Final, final
 
+from commitbus.broker.shown import shown
+
 PORT_MAX: Final = 65535
 UNIX_PREFIX: Final = "unix:"
 UNIX_PATH_BYTES_MAX: Final = 107
@@ -13,7 +15,6 @@ UNIX_PATH_BYTES_MAX: Final = 107
 _LABEL_MAX: Final = 63
 _NAME_MAX: Final = 253
 """Characters in a host name, and in a label between two of its dots: RFC 1035, 2.3.4."""
-_SHOWN_MAX: Final = 80
 
 
 @final
@@ -83,11 +84,6 @@ def split_host_port(text: str) -> tuple[str, int]:
 def join_host_port(host: str, port: int) -> str:
     """Return `host:port`, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def shown(text: str) -> str:
-    """Return a text in quotes as an error message shows it: the beginning of a long one."""
-    return repr(text) if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]!r}... ({len(text)} long)"
 
 
 def is_host(text: str) -> bool:

@@ -23,6 +23,7 @@ from commitbus.broker.metadata.topics import (
     MessageType,
 )
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+from commitbus.broker.shown import shown
 
 _DIGITS_MAX: Final = 19
 
@@ -36,7 +37,7 @@ class AttributeRefusedError(ValueError):
 
     def __init__(self, name: str, reason: str) -> None:
         self.name, self.reason = name, reason
-        super().__init__(f"attribute {name}: {reason}")
+        super().__init__(f"attribute {shown(name)}: {reason}")
 
 
 def _one_of(*values: str) -> Problem:
@@ -44,7 +45,7 @@ def _one_of(*values: str) -> Problem:
 
 
 def _only(value: str) -> Problem:
-    return lambda got: None if got == value else f"only {value} is supported, not {got}"
+    return lambda got: None if got == value else f"only {value} is supported, not {shown(got)}"
 
 
 def _between(minimum: int, maximum: int) -> Problem:

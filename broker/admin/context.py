@@ -16,6 +16,7 @@ from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.rates import Rates
 from commitbus.broker.rpc.call import RpcError, StatusCode
+from commitbus.broker.shown import shown
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.file_system import FileSystem
 
@@ -68,7 +69,7 @@ class AdminContext:
         """
         topic = self.metadata.topic(name)
         if topic is None:
-            raise RpcError(StatusCode.NOT_FOUND, f"there is no topic {name!r}")
+            raise RpcError(StatusCode.NOT_FOUND, f"there is no topic {shown(name)}")
         return topic
 
     def existing_group(self, name: str) -> GroupConfig:
@@ -79,7 +80,7 @@ class AdminContext:
         """
         group = self.metadata.group(name)
         if group is None:
-            raise RpcError(StatusCode.NOT_FOUND, f"there is no consumer group {name!r}")
+            raise RpcError(StatusCode.NOT_FOUND, f"there is no consumer group {shown(name)}")
         return group
 
 

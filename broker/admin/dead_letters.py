@@ -21,6 +21,7 @@ from commitbus.broker.metadata.names import dead_letter_topic
 from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+from commitbus.broker.shown import shown
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.errors import (
     CorruptRecordError,
@@ -87,7 +88,9 @@ def _letters(
     if request.HasField("message_id"):
         records = store.query_by_unique_key(topic, request.message_id)[:1]
         if not records:
-            raise RpcError(StatusCode.NOT_FOUND, f"no dead letter has the id {request.message_id}")
+            raise RpcError(
+                StatusCode.NOT_FOUND, f"no dead letter has the id {shown(request.message_id)}"
+            )
         return [_Letter(record, _is_sent_back(store, record)) for record in records]
     count = min(request.max_count if request.max_count > 0 else BATCH_MAX, BATCH_MAX)
     start = max(request.from_offset, store.min_offset(topic, 0))

@@ -24,6 +24,7 @@ from commitbus.broker.messaging.errors import (
 )
 from commitbus.broker.messaging.validate import USER_PROPERTIES_MAX, check_message
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
+from commitbus.broker.shown import shown
 from commitbus.commitlog.record_format import MAX_PROPERTIES_BYTES, decode_properties
 
 RECORDS_MAX: Final = 4096
@@ -186,7 +187,7 @@ def _as_message(properties: bytes, *, has_unique_keys: bool) -> v2.Message:
     system.message_id = "none"
     for name, value in decode_properties(properties).items():
         if name.encode() in _REFUSED or (name == names.UNIQUE_KEY and not has_unique_keys):
-            _refuse(f"property {name} is reserved for the system")
+            _refuse(f"property {shown(name)} is reserved for the system")
         if name == names.TAGS:
             system.tag = value
         elif name == names.KEYS:

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from commitbus.broker.address import shown
 from commitbus.broker.cli.output import CommandError, as_utf8
+from commitbus.broker.shown import shown
 
 DEFAULT_ENDPOINT: Final = "127.0.0.1:8081"
 ENDPOINT_VARIABLE: Final = "COMMITBUS_ENDPOINT"

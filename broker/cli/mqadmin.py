@@ -150,8 +150,8 @@ def _joined(arguments: Sequence[str], options: frozenset[str]) -> list[str]:
 
 
 def _unknown(name: str) -> int:
-    from commitbus.broker.address import shown  # noqa: PLC0415 - see main
     from commitbus.broker.cli.output import EXIT_USAGE, print_error  # noqa: PLC0415 - see main
+    from commitbus.broker.shown import shown  # noqa: PLC0415 - see main
 
     print_error(PROGRAM, f"no such command: {shown(name)}. `{PROGRAM} help` lists them")
     return EXIT_USAGE

@@ -9,6 +9,7 @@ from typing import ClassVar, Final, final
 from commitbus.broker.filters.encoded_properties import PropertyFinder
 from commitbus.broker.filters.errors import FilterExpressionError
 from commitbus.broker.filters.filter_cache import FilterCache
+from commitbus.broker.shown import shown
 from commitbus.commitlog.record_format import tags_code
 
 TAG_EXPRESSION_LENGTH_MAX: Final = 16384
@@ -67,7 +68,7 @@ def parse_tags(text: str) -> TagFilter:
 def _parse(text: str) -> TagFilter:
     tags = frozenset(tag for part in text.split("||") if (tag := part.strip()))
     if not tags:
-        raise FilterExpressionError(f"filter expression {text!r} names no tag")
+        raise FilterExpressionError(f"filter expression {shown(text)} names no tag")
     return TagFilter(tags)
 
 

@@ -19,6 +19,7 @@ from commitbus.broker.messaging.errors import InvalidReceiptHandleError
 from commitbus.broker.messaging.receipt_handle import ReceiptHandle
 from commitbus.broker.messaging.store_reads import Place, Unreadable, read_places
 from commitbus.broker.metadata.progress import InFlight, QueueProgress
+from commitbus.broker.shown import shown
 
 _QueuePlace = tuple[int, int]
 """Queue id and queue offset."""
@@ -69,14 +70,19 @@ def find_delivery(
     progress = context.progress.get(group, topic, handle.queue_id)
     if handle.broker_name != context.config.broker_name or progress is None:
         raise InvalidReceiptHandleError(
-            f"receipt handle {text!r} names no queue that group {group} receives topic {topic} from"
+            f"receipt handle {shown(text)} names no queue from which group {group} receives topic "
+            f"{topic}"
         )
     if handle.queue_offset >= progress.next_offset:
-        raise InvalidReceiptHandleError(f"receipt handle {text!r} names an undelivered message")
+        raise InvalidReceiptHandleError(
+            f"receipt handle {shown(text)} names an undelivered message"
+        )
     entry = progress.in_flight.get(handle.queue_offset)
     if entry is not None:
         if entry.delivery_attempt == 0:
-            raise InvalidReceiptHandleError(f"receipt handle {text!r} names an undelivered message")
+            raise InvalidReceiptHandleError(
+                f"receipt handle {shown(text)} names an undelivered message"
+            )
         is_latest = entry.pop_time_ms == handle.pop_time_ms
         expires_at_ms = entry.invisible_until_ms if is_latest else handle.expires_at_ms
         if expires_at_ms <= context.clock.now_ms():

@@ -5,6 +5,8 @@ Each class has one code of the protocol: `commitbus.broker.messaging.status` hol
 
 from __future__ import annotations
 
+from commitbus.broker.shown import shown
+
 
 class RequestError(Exception):
     """The base of every refusal. Its text goes to the client as it is."""
@@ -168,7 +170,7 @@ class ClientNotConnectedError(RequestError):
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
-        super().__init__(f"no client {client_id!r} is connected")
+        super().__init__(f"no client {shown(client_id)} is connected")
 
 
 class ClientSilentError(RequestError):
@@ -176,7 +178,7 @@ class ClientSilentError(RequestError):
 
     def __init__(self, client_id: str, waited_s: float) -> None:
         self.client_id, self.waited_s = client_id, waited_s
-        super().__init__(f"client {client_id!r} did not answer within {waited_s:g} s")
+        super().__init__(f"client {shown(client_id)} did not answer within {waited_s:g} s")
 
 
 class MessageNotFoundError(RequestError):

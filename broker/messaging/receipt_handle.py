@@ -22,6 +22,7 @@ import re
 from typing import Final, NamedTuple, final
 
 from commitbus.broker.messaging.errors import InvalidReceiptHandleError
+from commitbus.broker.shown import shown
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 
 _LENGTH_MAX: Final = 1024
@@ -85,7 +86,7 @@ class ReceiptHandle(NamedTuple):
             raise InvalidReceiptHandleError(f"receipt handle of {len(text)} characters")
         match = _HANDLE.fullmatch(text)
         if match is None:
-            raise InvalidReceiptHandleError(f"receipt handle {text!r} is malformed")
+            raise InvalidReceiptHandleError(f"receipt handle {shown(text)} is malformed")
         pop_time, invisible, broker_name, queue_id, queue_offset, log_offset = match.groups("-1")
         fields = int(pop_time), int(invisible), broker_name, int(queue_id), int(queue_offset)
         # Calling the class, whose `__new__` is written in Python, takes five times as long.

@@ -8,6 +8,7 @@ from typing import Final
 from commitbus.broker.messaging import errors as e
 from commitbus.broker.metadata import errors as state
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.shown import shortened
 from commitbus.broker.store.reput import ReputFailedError
 from commitbus.commitlog import errors as store
 from commitbus.consumequeue import errors as queues
@@ -80,8 +81,8 @@ REFUSALS: Final = (e.RequestError, store.StoreError)
 
 
 def status_of(error: Exception) -> pb.Status:
-    """Return the status that tells a client about an error of the table."""
-    return pb.Status(code=CODES[type(error)], message=str(error))
+    """Return the status that tells a client about an error of the table, shortly."""
+    return pb.Status(code=CODES[type(error)], message=shortened(str(error)))
 
 
 def ok() -> pb.Status:

@@ -37,6 +37,7 @@ from commitbus.broker.metadata.groups import (
 )
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.shown import shown
 
 TOPICS_MAX: Final = 10_000
 """Of one client's settings: checking them takes 50 ms, in which nobody else is served."""
@@ -132,7 +133,7 @@ def notify_client_termination(
     """
     client = context.clients.remove(client_id_of(call))
     if client is None:
-        raise UnrecognizedClientError(f"client {call.client_id} is not known")
+        raise UnrecognizedClientError(f"client {shown(call.client_id)} is not known")
     renewals.release(context, {client.client_id})
     return pb.NotifyClientTerminationResponse(status=ok())
 

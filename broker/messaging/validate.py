@@ -24,6 +24,7 @@ from commitbus.broker.metadata.names import (
 from commitbus.broker.metadata.topics import MessageType
 from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.shown import shown
 
 MESSAGES_MAX: Final = 1024
 """Of one request. They are appended in one step, in which nobody else is served."""
@@ -231,10 +232,10 @@ def check_message(message: pb.Message, *, max_body_bytes: int, now_ms: int) -> C
     is_plain = f"{tag}{''.join(keys)}{message_id}{trace_context}".isprintable()
     # An empty tag is no tag, as for the clients that always set the field; keys likewise.
     if tag and (tag.isspace() or "|" in tag or not (is_plain or _is_clean(tag))):
-        raise e.IllegalTagError(f"tag {tag!r} is blank, or has '|' or control characters")
+        raise e.IllegalTagError(f"tag {shown(tag)} is blank, or has '|' or control characters")
     for key in keys:
         if key.isspace() or not (is_plain or _is_clean(key)):
-            raise e.IllegalKeyError(f"key {key!r} is blank or has control characters")
+            raise e.IllegalKeyError(f"key {shown(key)} is blank or has control characters")
     joined_keys = KEY_SEPARATOR.join(filter(None, keys) if "" in keys else keys)
     # A character takes at most 4 bytes, so few characters need no counting.
     if user_properties or (len(tag) + len(joined_keys)) * 4 > USER_PROPERTIES_BYTES_MAX:
@@ -270,7 +271,8 @@ def _checked_user_properties(field: Mapping[str, str]) -> Mapping[str, str]:
         # An empty key could not be told from the end of the list once stored.
         if not key or not _is_clean(key) or not _is_clean(value):
             raise e.IllegalPropertyError(
-                f"property {key!r}: the key is empty, or it or the value has control characters"
+                f"property {shown(key)}: the key is empty, or it or the value has control "
+                "characters"
             )
     return properties
 

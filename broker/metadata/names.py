@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Final, final
 
+from commitbus.broker.shown import shown
+
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 120
 STORED_TOPIC_LENGTH_MAX: Final = 255
@@ -49,11 +51,10 @@ class IllegalNameError(ValueError):
 
     def __init__(self, what: str, name: str, reason: str) -> None:
         self.what, self.name, self.reason = what, name, reason
-        shown = name if len(name) <= STORED_TOPIC_LENGTH_MAX else f"{name[:64]}..."
-        super().__init__(f"{shown!r} is no {what}: {reason}")
+        super().__init__(f"{shown(name)} is no {what}: {reason}")
 
 
-def _check(what: str, name: str, alphabet: re.Pattern[str], shown: str, length_max: int) -> None:
+def _check(what: str, name: str, alphabet: re.Pattern[str], allowed: str, length_max: int) -> None:
     if not name:
         raise IllegalNameError(what, name, "it is empty")
     if len(name) > length_max:
@@ -61,7 +62,7 @@ def _check(what: str, name: str, alphabet: re.Pattern[str], shown: str, length_m
             what, name, f"it has {len(name)} characters, at most {length_max} are allowed"
         )
     if not alphabet.fullmatch(name):
-        raise IllegalNameError(what, name, f"only the characters {shown} are allowed")
+        raise IllegalNameError(what, name, f"only the characters {allowed} are allowed")
 
 
 def validate_topic(name: str) -> None:

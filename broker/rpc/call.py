@@ -9,6 +9,8 @@ from typing import Protocol, final
 
 from google.protobuf.message import Message
 
+from commitbus.broker.shown import shortened
+
 CLIENT_ID_HEADER = "x-mq-client-id"
 
 Response = Message | bytes
@@ -51,12 +53,15 @@ class StatusCode(IntEnum):
 
 @final
 class RpcError(Exception):
-    """Ends the call with this gRPC status. Raised by handlers; the client sees both fields."""
+    """Ends the call with this gRPC status. Raised by handlers; the client sees both fields.
+
+    A long message is shortened: it may hold what the client sent.
+    """
 
     def __init__(self, code: StatusCode, message: str) -> None:
         assert code is not StatusCode.OK, "a call that succeeds returns its response"
-        self.code, self.message = code, message
-        super().__init__(f"{code.name}: {message}")
+        self.code, self.message = code, shortened(message)
+        super().__init__(f"{code.name}: {self.message}")
 
 
 @final

@@ -25,6 +25,7 @@ from commitbus.broker.messaging.status import ok
 from commitbus.broker.metadata.names import group_of_topic
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.shown import shown
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.store_reader import END_OF_TIME_MS
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
@@ -135,7 +136,7 @@ def message_by_id(store: MessageStore, topic: str, message_id: str) -> pb.Messag
     except (ValueError, OffsetOutOfRangeError, CorruptRecordError):
         record = None
     if record is None or record.topic != topic:
-        raise MessageNotFoundError(f"topic {topic} has no message {message_id!r}")
+        raise MessageNotFoundError(f"topic {topic} has no message {shown(message_id)}")
     return _message(store, record.queue_id, record.physical_offset, record.size_bytes)
 
 
@@ -147,7 +148,7 @@ def _by_key(
 ) -> str:
     """Add the messages that have a key, newest first; return the scroll id."""
     if request.scroll_id and not _OFFSET.fullmatch(request.scroll_id):
-        raise BadRequestError(f"{request.scroll_id!r} is no scroll id of a search by key")
+        raise BadRequestError(f"{shown(request.scroll_id)} is no scroll id of a search by key")
     records = page_by_key(
         store,
         search.topic,
@@ -167,8 +168,8 @@ def _by_key(
         )
         last = str(record.physical_offset)
     is_last = len(records) < search.skip + search.limit
-    shown = search.skip + len(response.messages)
-    return "" if is_last and shown >= len(records) else last
+    passed = search.skip + len(response.messages)
+    return "" if is_last and passed >= len(records) else last
 
 
 def _by_time(
@@ -205,7 +206,7 @@ def _ranges(store: MessageStore, scroll_id: str, search: _Search) -> Iterator[tu
     if scroll_id:
         place = _PLACE.fullmatch(scroll_id)
         if place is None:
-            raise BadRequestError(f"{scroll_id!r} is no scroll id of a search by time")
+            raise BadRequestError(f"{shown(scroll_id)} is no scroll id of a search by time")
         from_queue, from_offset = int(place[1]), int(place[2])
     for queue_id in search.queue_ids:
         if queue_id < from_queue:

@@ -11,6 +11,7 @@ from commitbus.broker.rpc.http2.engine import Headers
 from commitbus.broker.rpc.http2.grpc_wire import ACCEPTED_ENCODINGS, status_fields
 from commitbus.broker.rpc.http2.response import RESPONSE_FIELDS
 from commitbus.broker.rpc.method import Method
+from commitbus.broker.shown import shown
 
 CONTENT_TYPE: Final = b"application/grpc"
 
@@ -48,11 +49,11 @@ def method_of(fields: Mapping[bytes, bytes], methods: Mapping[bytes, Method]) ->
     method = methods.get(fields.get(b":path", b""))
     if method is None:
         path = fields.get(b":path", b"").decode("latin-1")
-        raise refused_with(RpcError(StatusCode.UNIMPLEMENTED, f"there is no method {path}"))
+        raise refused_with(RpcError(StatusCode.UNIMPLEMENTED, f"there is no method {shown(path)}"))
     encoding = fields.get(b"grpc-encoding", b"identity")
     if encoding not in ACCEPTED_ENCODINGS:
         named = encoding.decode("latin-1")
-        error = RpcError(StatusCode.UNIMPLEMENTED, f"messages cannot be encoded as {named}")
+        error = RpcError(StatusCode.UNIMPLEMENTED, f"messages cannot be encoded as {shown(named)}")
         raise HeadRefusedError((*refused_with(error).fields, _ACCEPT_ENCODING))
     return method
 
