@@ -76,7 +76,7 @@ class ConsumeQueueStore:
         self._dispatched_to = PhysicalOffset(0)
         self._new_names_in: set[Path] = set()
         self._lock = threading.Lock()
-        # While the note of queue ends changes; taken before `_lock`.
+        # While a note changes, of queue ends or of deleted topics; taken before `_lock`.
         self._ends_lock = threading.Lock()
         self._closed = False
 
@@ -259,28 +259,46 @@ class ConsumeQueueStore:
 
         Args:
             topic: Any name.
-            log_end: Returns the log's end, and the queue ends of the topic at that moment. Called
-                while nothing can be put, so that no unit of a later message is removed.
+            log_end: Returns the log's end, and the queue ends of the topic at that moment.
 
         Raises:
             DiskFullError: There is no room for the note of it; nothing is changed.
+            OutOfResourcesError: The process may open no more files. Likewise.
+            FlushFailedError: The note could not be made durable: the next start tells whether the
+                topic is deleted.
             OSError: The note cannot be written, or a file not be removed.
         """
         assert self._writable
-        with self._lock:
+        with self._ends_lock:
+            end, queue_ends = log_end()
             # First the note: what a crash leaves of the queues is then removed at the next start.
-            self.deleted.note(topic, *log_end())
-            for key in [key for key in self._queues if key[0] == topic]:
-                self._queues.pop(key).delete()
-            path = self._directory / topic
+            # It waits for the disk, so without the lock that the next messages need.
+            self.deleted.note(topic, end, queue_ends)
+            self._remove_topic(topic, end)
+            with suppress(DiskFullError):
+                self._ends.forget(topic)
+
+    def _remove_topic(self, topic: str, before: PhysicalOffset) -> None:
+        """Remove the queues of a topic, but those that hold a message from an offset on."""
+        for key in [key for key in self.queues() if key[0] == topic]:
+            # Queue by queue: the next messages need not wait for all of the files.
+            with self._lock:
+                self._remove_queue(key, before)
+        path = self._directory / topic
+        with self._lock:
             if (
                 is_plain_name(topic)
                 and self._file_system.exists(path)
                 and not self._file_system.list_names(path)
             ):
                 self._file_system.remove(path)
-        with self._ends_lock, suppress(DiskFullError):
-            self._ends.save({key: end for key, end in self._ends.ends.items() if key[0] != topic})
+
+    def _remove_queue(self, key: tuple[str, int], before: PhysicalOffset) -> None:
+        queue = self._queues.get(key)
+        # Messages may have come since the log's end was taken.
+        if queue is not None and queue.hides_all_before(before):
+            del self._queues[key]
+            queue.delete() if self._writable else queue.close()
 
     def settle_deleted(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
         """After a start: remove what a crash left of deleted topics, given the log's bounds.
@@ -296,15 +314,13 @@ class ConsumeQueueStore:
             for topic in deleted.topics():
                 before = min(deleted.before(topic), end)
                 for key in [key for key in self._queues if key[0] == topic]:
-                    if self._queues[key].hides_all_before(before):
-                        queue = self._queues.pop(key)
-                        queue.delete() if self._writable else queue.close()
+                    self._remove_queue(key, before)
                 if self._writable and before <= begin:
                     self._sync_removal(topic)
             is_needed = deleted.settle(begin, end)
             if self._writable and not deleted.is_new:
                 try:
-                    deleted.save()
+                    deleted.save_if_changed()
                 except DiskFullError:
                     # A topic that is only forgotten is forgotten again at the next start.
                     if is_needed:
@@ -348,7 +364,7 @@ class ConsumeQueueStore:
 
     def _put(self, requests: Sequence[DispatchRequest]) -> None:
         queues, deleted = self._queues, self.deleted
-        if deleted.topics():
+        if deleted:
             requests = [request for request in requests if not deleted.hides(request)]
         for request in requests:
             (
@@ -365,7 +381,7 @@ class ConsumeQueueStore:
                 self._dispatched_to = PhysicalOffset(end)
 
     def _put_columns(self, columns: DispatchColumns) -> None:
-        deleted = self.deleted if self.deleted.topics() else None
+        deleted = self.deleted or None
         for topic, queue_id, queue_offsets, units in columns.queues:
             if deleted is not None and (before := deleted.before(topic)):
                 hidden = sum(offset < before for offset, *_ in UNIT.iter_unpack(units))

@@ -38,7 +38,7 @@ Ends = Mapping[tuple[str, int], QueueOffset]
 class QueueEnds:
     """The note of a store. Changed by one thread at a time, read by any."""
 
-    __slots__ = ("_file_system", "_path", "ends")
+    __slots__ = ("_file_system", "_path", "_topics", "ends")
 
     def __init__(self, store: Path, file_system: FileSystem) -> None:
         """Read the file, if there is one.
@@ -57,6 +57,8 @@ class QueueEnds:
             finally:
                 file.close()
             self.ends = _decode(data, self._path)
+        # A topic is deleted far more often than it is in the note.
+        self._topics = frozenset(topic for topic, _ in self.ends)
 
     def save(self, ends: Ends) -> None:
         """Save the ends, durably, if they have changed.
@@ -67,6 +69,14 @@ class QueueEnds:
         """
         if ends == self.ends:
             return
+        self._save(ends)
+
+    def forget(self, topic: str) -> None:
+        """Remove a topic's queues from the note, if it has any. Raises as `save`."""
+        if topic in self._topics:
+            self._save({key: end for key, end in self.ends.items() if key[0] != topic})
+
+    def _save(self, ends: Ends) -> None:
         data = _encode(ends)
         try:
             replace_file(self._path, data, self._file_system)
@@ -74,6 +84,7 @@ class QueueEnds:
             raise_refusal(error, self._path, len(data))
             raise
         self.ends = dict(ends)
+        self._topics = frozenset(topic for topic, _ in ends)
 
 
 def _encode(ends: Ends) -> bytes:

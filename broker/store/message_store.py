@@ -41,6 +41,7 @@ from commitbus.commitlog.dispatch_reader import DispatchReader
 from commitbus.commitlog.errors import (
     DiskFullError,
     DiskRatioError,
+    FlushFailedError,
     OutOfResourcesError,
     StoreClosedError,
     StoreError,
@@ -358,9 +359,16 @@ class MessageStore(StoreReader):
 
         Raises:
             DiskFullError: There is no room to note it; nothing is changed.
+            OutOfResourcesError: The process may open no more files. Likewise.
+            FlushFailedError: The note could not be made durable. The store takes no more messages;
+                whether the topic is deleted, the next start tells.
             OSError: A file cannot be written or removed.
         """
-        self._queues.delete_topic(topic, lambda: self._log.topic_ends(topic))
+        try:
+            self._queues.delete_topic(topic, lambda: self._log.topic_ends(topic))
+        except FlushFailedError as error:
+            self._on_failure(error)
+            raise
 
     # Watching
 

@@ -223,6 +223,7 @@ def _recover_after_crash(
     """Recover the log, and cut queues and index back to what is vouched for. As `recover`."""
     log, queues = parts.log, parts.queues
     _sync_notes(store, file_system)
+    queues.deleted.write_again()
     flushed = read_flushed_offsets(store, checkpoint, watermark, file_system)
     outcome = recover_abnormally(
         log,

@@ -44,8 +44,8 @@ def message(
 
 
 def no_messages() -> tuple[PhysicalOffset, dict[int, QueueOffset]]:
-    """Say that the log has no message of a topic that is deleted."""
-    return PhysicalOffset(0), {}
+    """Say that no message of the topic needs a note, and that the log ends behind all of them."""
+    return PhysicalOffset(1 << 40), {}
 
 
 def unit_of(request: DispatchRequest) -> CqUnit:

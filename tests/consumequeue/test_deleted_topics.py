@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
+import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +80,52 @@ def test_a_full_disk_leaves_the_note_as_it_was(
         assert found.topics() == ["T"]
     note(deleted, "U", 200, 1)
     assert read(tmp_path).topics() == ["T", "U"]
+
+
+def test_a_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """It is one document. The next deletion writes it anew."""
+    topics = {
+        "T": {"before": 300, "queue_ends": {"0": 3, "1": 8}},
+        "Thé": {"before": 200, "queue_ends": {"0": 1}},
+    }
+    checked = json.dumps(topics, sort_keys=True, separators=(",", ":")).encode()
+    path = tmp_path / DELETED_TOPICS_PATH
+    path.parent.mkdir()
+    path.write_text(json.dumps({"crc32": zlib.crc32(checked), "topics": topics}, indent=1))
+    deleted = read(tmp_path)
+    assert deleted.topics() == ["T", "Thé"]
+    assert deleted.queue_ends() == {("T", 0): 3, ("T", 1): 8, ("Thé", 0): 1}
+    note(deleted, "U", 400, 5)
+    assert read(tmp_path).topics() == ["T", "Thé", "U"]
+
+
+def test_a_deletion_costs_the_same_however_many_are_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes a line of its own, and syncs once."""
+    written: list[int] = []
+    pwrite = os.pwrite
+
+    def counting(fd: int, data: bytes, position: int) -> int:
+        written.append(len(data))
+        return pwrite(fd, data, position)
+
+    deleted = read(tmp_path)
+    note(deleted, "first", 1, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fdatasync", lambda _: None)
+        for n in range(2_000):
+            note(deleted, f"topic {n}", 2 + n, 1)
+    monkeypatch.setattr("os.pwrite", counting)
+    note(deleted, "last", 3_000, 1)
+    assert len(written) == 1
+    assert written[0] < 200
+
+
+def test_topics_that_are_deleted_again_and_again_do_not_make_the_file_grow(tmp_path: Path) -> None:
+    """It is written anew when most of its lines do not count any more."""
+    deleted = read(tmp_path)
+    for n in range(1_000):
+        note(deleted, f"topic {n % 3}", 1 + n, 1)
+    assert (tmp_path / DELETED_TOPICS_PATH).stat().st_size < 20_000
+    assert read(tmp_path).before("topic 0") == 1_000

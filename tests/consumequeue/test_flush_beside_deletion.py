@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from commitbus.commitlog.errors import FlushFailedError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
+from commitbus.consumequeue.deleted_topics import DeletedTopics
 from tests.consumequeue.test_consume_queue_store import message
 
 
@@ -47,4 +50,31 @@ def test_a_directory_that_somebody_else_removed_is_a_failed_flush(tmp_path: Path
     shutil.rmtree(tmp_path / "cq" / "T")
     with pytest.raises(FlushFailedError):
         store.flush()
+    store.close()
+
+
+def test_messages_are_put_while_a_deletion_is_made_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its note waits for the disk; those that come meanwhile stay."""
+    store = ConsumeQueueStore(tmp_path / "cq", 200, file_system=RealFileSystem())
+    store.load()
+    store.put([message(0, 0, topic="T"), message(1, 0, topic="U")])
+    later = [message(2, 1, topic="T"), message(3, 1, topic="U")]
+    putting = threading.Thread(target=store.put, args=(later,), daemon=True)
+    note = DeletedTopics.note
+    is_over: list[bool] = []
+
+    def note_slowly(self: DeletedTopics, *arguments: Any) -> None:
+        putting.start()
+        putting.join(10)
+        is_over.append(not putting.is_alive())
+        note(self, *arguments)
+
+    monkeypatch.setattr(DeletedTopics, "note", note_slowly)
+    store.delete_topic("T", lambda: (PhysicalOffset(later[0].physical_offset), {0: QueueOffset(1)}))
+    assert is_over == [True]
+    queue = store.queue("T", 0)
+    assert queue is not None
+    assert (queue.min_offset, queue.max_offset) == (1, 2)
     store.close()

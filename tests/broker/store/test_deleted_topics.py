@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -12,7 +14,12 @@ import pytest
 from commitbus.broker.store.check import check_store
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore, StoreReader
-from commitbus.commitlog.errors import NotAStoreError
+from commitbus.commitlog.errors import (
+    FlushFailedError,
+    NotAStoreError,
+    StoreError,
+    StoreReadOnlyError,
+)
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import AppendResult, OutgoingMessage, PhysicalOffset, QueueOffset
 from commitbus.consumequeue.consume_queue import ConsumeQueue
@@ -277,3 +284,24 @@ def test_a_start_after_a_kill_makes_the_note_durable_that_it_finds(
         other = MessageStore.open(killed)
     assert (killed / DELETED_TOPICS_PATH).parent in synced
     other.close()
+
+
+def test_a_deletion_whose_note_may_not_be_durable_ends_the_store(
+    open_store: OpenStore, make_message: MakeMessage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the topic is deleted, the next start tells: what came later could vanish with it."""
+    store = open_store()
+    put(store, make_message("Gone"))
+    failures: list[StoreError] = []
+    store.add_failure_listener(failures.append)
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        with pytest.raises(FlushFailedError):
+            store.delete_topic("Gone")
+    assert [type(failure) for failure in failures] == [FlushFailedError]
+    with pytest.raises(StoreReadOnlyError):
+        store.put(make_message("Gone"))
