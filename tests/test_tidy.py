@@ -131,5 +131,11 @@ def test_tests_mirror_the_code() -> None:
     }
     mirrored = {Path("tests") / folder for folder in code}
     beside = {"tests/bench", "tests/interop", "tests/interop/rocketmq_store"}
-    beside |= {"tests/simulation", "tests/soak", "tests/broker/matrix", "tests/broker/consuming"}
+    beside |= {
+        "tests/simulation",
+        "tests/soak",
+        "tests/attacks",
+        "tests/broker/matrix",
+        "tests/broker/consuming",
+    }
     assert {str(folder) for folder in tests - mirrored} <= beside
