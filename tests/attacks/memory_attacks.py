@@ -129,6 +129,7 @@ def trickled_requests(target: Target) -> None:
             _read_all(target, [connection], 0.5)
             if not target.left_s():
                 break
+        target.note(connection.calls.values())
 
 
 def large_messages(target: Target) -> None:

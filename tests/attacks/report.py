@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 
+from tests.attacks.processor import Share
+
 MEMORY_MB_MAX: Final = 400.0
 RATIO_MAX: Final = 3.0
 CALLS_MIN: Final = 1000
@@ -44,6 +46,8 @@ class Report:
     """By attack, how its calls ended."""
     alarms: Sequence[str]
     log_kb: float
+    processor: tuple[Share, Share]
+    """Undisturbed, and attacked."""
     exit_status: int
 
     def ratio(self) -> float | None:
@@ -82,6 +86,8 @@ class Report:
             f"normal load              {self.sent} messages, {len(self.lost)} lost, "
             f"{sum(times for _, times in self.failures)} calls failed",
             f"p99, attacked/before     {'too few calls' if ratio is None else f'{ratio:.2f}'}",
+            f"cores, server + others   before {_shares(self.processor[0])}, "
+            f"attacked {_shares(self.processor[1])}",
             f"log                      {len(self.alarms)} errors, {self.log_kb:.0f} KB",
             "",
             f"{'ms':<11}{'undisturbed' + heads:>44}{'attacked' + heads:>40}",
@@ -118,3 +124,7 @@ def _summary(values: list[float]) -> Latencies:
 
 def _columns(of: Latencies) -> str:
     return f"{of.number:>9} {of.p50_ms:>6.1f} {of.p99_ms:>6.1f} {of.longest_ms:>7.1f}"
+
+
+def _shares(of: Share) -> str:
+    return f"{of.server:.2f} + {of.others:.2f}"

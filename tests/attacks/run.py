@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
+from tests.attacks.processor import moment, share
 from tests.attacks.report import Report, latencies
 from tests.attacks.server import Server
 from tests.attacks.watcher import Watcher
@@ -47,21 +48,21 @@ def run(directory: Path, options: Options) -> Report:
         watcher = stack.enter_context(Watcher(server))
         load = _start(stack, "tests.attacks.normal_load", "--port", str(server.port))
         time.sleep(min(_WARM_UP_S, options.seconds))
-        begin_s = time.monotonic()
+        begin = moment(server.pid)
         time.sleep(undisturbed_s)
-        attack_s = time.monotonic()
+        attack = moment(server.pid)
         outcomes = _attack(stack, server, options, options.seconds - undisturbed_s)
-        end_s = time.monotonic()
+        end = moment(server.pid)
         time.sleep(min(_AFTERWARDS_S, options.seconds))
         load.terminate()
         seen = _output(load)
         memory = watcher.memory
     return Report(
         peak_mb=max((size for _, size in memory), default=0.0),
-        undisturbed_mb=max((size for at_s, size in memory if at_s < attack_s), default=0.0),
+        undisturbed_mb=max((size for at_s, size in memory if at_s < attack.at_s), default=0.0),
         afterwards_mb=memory[-1][1] if memory else 0.0,
-        undisturbed=latencies(seen["calls"], begin_s, attack_s),
-        attacked=latencies(seen["calls"], attack_s, end_s),
+        undisturbed=latencies(seen["calls"], begin.at_s, attack.at_s),
+        attacked=latencies(seen["calls"], attack.at_s, end.at_s),
         failures=[(what, times) for what, times in seen["failures"]],
         sent=seen["sent"],
         lost=seen["lost"],
@@ -71,6 +72,7 @@ def run(directory: Path, options: Options) -> Report:
         },
         outcomes=outcomes,
         alarms=server.alarms(),
+        processor=(share(begin, attack), share(attack, end)),
         log_kb=server.log.stat().st_size / 1024,
         exit_status=server.stop(),
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.attacks.processor import Moment, Share, share
 from tests.attacks.report import CALLS_MIN, Latencies, Report, latencies
 
 FAST, SLOW = Latencies(CALLS_MIN, 1.0, 2.0, 3.0), Latencies(CALLS_MIN, 1.0, 6.1, 9.0)
@@ -22,6 +23,7 @@ GOOD = Report(
     outcomes={"bombs": {"code 40000": 3}},
     alarms=[],
     log_kb=1.0,
+    processor=(Share(0.1, 0.2), Share(0.5, 1.1)),
     exit_status=0,
 )
 
@@ -70,5 +72,18 @@ def test_calls_belong_to_the_interval_in_which_they_were_to_begin() -> None:
 
 def test_the_report_shows_everything() -> None:
     text = GOOD.text()
-    for said in ("peak 399", "10 messages, 0 lost", "health", "bombs", "code 40000: 3", "1.00"):
+    for said in (
+        "peak 399",
+        "10 messages, 0 lost",
+        "health",
+        "bombs",
+        "code 40000: 3",
+        "1.00",
+        "0.50 + 1.10",
+    ):
         assert said in text
+
+
+def test_what_the_server_did_not_use_others_did() -> None:
+    used = share(Moment(10.0, 100.0, 5.0), Moment(20.0, 115.0, 10.0))
+    assert (used.server, used.others) == (0.5, 1.0)
