@@ -13,6 +13,7 @@ from bench.consuming import nack_to_redelivery, single_acks
 from bench.filters import filters
 from bench.front import front
 from bench.handlers import handlers
+from bench.large_state import large_state
 from bench.measure import OURS, Benchmark, Row, clean_up_when_terminated, report, run_rounds
 from bench.peers.jvm import PeerMissingError
 from bench.peers.rocketmq_store import REMARK, RocketmqStore, ours_beside_pool
@@ -47,6 +48,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "bulk-awaited": bulk_awaited,
     "start": start_to_first_send,
     "memory": memory_idle,
+    "large-state": large_state,
 }
 ONLY_BESIDE_ROCKETMQ = frozenset({"pool"})
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,8 @@ class Server:
     endpoint: str
     started: float
     """By `time.perf_counter`."""
+    metrics_url: str = ""
+    """Where the metrics are, if they are served."""
 
     def seconds(self) -> float:
         """How long ago it was started."""
@@ -37,20 +39,27 @@ class Server:
 
 
 @contextmanager
-def serve(store: Path, *, flush: str = "async", transport: str | None = None) -> Iterator[Server]:
+def serve(
+    store: Path,
+    *,
+    flush: str = "async",
+    transport: str | None = None,
+    more: Sequence[str] = (),
+) -> Iterator[Server]:
     """Start `commitbus serve` and wait until it listens; stop it at the end.
 
     Args:
         store: The store's directory.
         flush: async or sync.
         transport: What carries the calls; the default's when None.
+        more: Further arguments of the program.
     """
     program = str(Path(sys.executable).with_name("commitbus"))
     arguments = ["--store", str(store), "--listen", "127.0.0.1:0", "--flush", flush]
     started = time.perf_counter()
     process = subprocess.Popen(
         [program, "serve", *arguments, "--auto-create-topics",
-         *(["--transport", transport] if transport else [])],
+         *(["--transport", transport] if transport else []), *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -58,8 +67,13 @@ def serve(store: Path, *, flush: str = "async", transport: str | None = None) ->
     with process:
         try:
             assert process.stdout is not None
-            ready = next(line for line in process.stdout if "listening on" in line)
-            yield Server(process, ready.rsplit("listening on", 1)[1].split()[0], started)
+            found = {"listening on": "", "metrics at": ""}
+            while not found["listening on"]:
+                line = next(process.stdout)
+                for words in found:
+                    if words in line:
+                        found[words] = line.rsplit(words, 1)[1].split()[0]
+            yield Server(process, found["listening on"], started, found["metrics at"])
         finally:
             process.terminate()
             process.wait(timeout=30)
