@@ -88,7 +88,8 @@ def join_host_port(host: str, port: int) -> str:
 
 def is_host(text: str) -> bool:
     """Return whether a resolver takes a text. For some that it does not it has UnicodeErrors."""
-    if not text.isprintable() or " " in text:
+    # A long text first: to encode one of 16 KB for a resolver takes 10 ms.
+    if len(text) > _NAME_MAX or not text.isprintable() or " " in text:
         return False
     if not text.isascii():
         try:

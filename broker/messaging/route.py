@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Final
 
-from commitbus.broker.address import split_host_port
+from commitbus.broker.address import PORT_MAX, is_host, split_host_port
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.message_codec import peer_host
 from commitbus.broker.messaging.status import ok
-from commitbus.broker.messaging.validate import group_name, topic_name
+from commitbus.broker.messaging.validate import group_name, shared_namespace, topic_name
 from commitbus.broker.metadata.topics import MessageType, TopicConfig
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -18,6 +18,9 @@ from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 MASTER_ID: Final = 0
 ALL_QUEUES: Final = -1
 """The queue id of an assignment that means every queue of the broker."""
+
+ADDRESSES_MAX: Final = 16
+"""Of a client's endpoints. An answer repeats them for each queue."""
 
 _MIXED: Final = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
 _ACCEPTED: Final = {
@@ -41,13 +44,14 @@ async def query_route(
         RequestError: the topic's name is illegal, or there is no such topic.
     """
     context.clients.seen(call)
-    topic = await context.topic(topic_name(request.topic))
+    resource = _repeated(request.topic)
+    topic = await context.topic(resource.name)
     broker = _broker(context, request.endpoints, call)
     accepted = _ACCEPTED[topic.message_type]
     response = pb.QueryRouteResponse(status=ok())
     for queue_id, permission in enumerate(_permissions(topic)):
         queue = response.message_queues.add(id=queue_id, permission=permission)
-        queue.topic.CopyFrom(request.topic)
+        queue.topic.CopyFrom(resource)
         queue.broker.CopyFrom(broker)
         queue.accept_message_types.extend(accepted)
     return response
@@ -62,9 +66,9 @@ async def query_assignment(
         RequestError: a name is illegal, there is no such topic, or nobody may read it.
     """
     context.clients.seen(call)
-    name, group = topic_name(request.topic), group_name(request.group)
-    await context.topic(name)
-    topic = context.readable_topic(name)
+    resource, group = _repeated(request.topic), group_name(request.group)
+    await context.topic(resource.name)
+    topic = context.readable_topic(resource.name)
     config = context.metadata.group(group)
     orderly = config is not None and config.consume_message_orderly
     broker = _broker(context, request.endpoints, call)
@@ -73,9 +77,18 @@ async def query_assignment(
         queue = response.assignments.add().message_queue
         queue.id = queue_id
         queue.permission = pb.READ_WRITE if topic.writable else pb.READ
-        queue.topic.CopyFrom(request.topic)
+        queue.topic.CopyFrom(resource)
         queue.broker.CopyFrom(broker)
     return response
+
+
+def _repeated(topic: pb.Resource) -> pb.Resource:
+    """Return a topic's names as an answer repeats them, and nothing else of what came with them.
+
+    Raises:
+        IllegalTopicError: a name is illegal.
+    """
+    return pb.Resource(name=topic_name(topic), resource_namespace=shared_namespace(topic))
 
 
 def endpoints_for(context: MessagingContext, requested: pb.Endpoints, call: Call) -> pb.Endpoints:
@@ -87,12 +100,14 @@ def endpoints_for(context: MessagingContext, requested: pb.Endpoints, call: Call
     config = context.config
     if config.advertise:
         return _endpoints(*split_host_port(config.advertise))
-    if requested.addresses and all(_usable(address) for address in requested.addresses):
+    addresses = requested.addresses[:ADDRESSES_MAX]
+    if addresses and all(_usable(address) for address in addresses):
         # A domain name stands alone: clients refuse several.
-        addresses = requested.addresses[:1] if _is_domain(requested) else requested.addresses
-        first = addresses[0]
-        echoed = _endpoints(first.host, first.port)
-        echoed.addresses.extend(addresses[1:])
+        if any(_scheme(address.host) == pb.DOMAIN_NAME for address in addresses):
+            addresses = addresses[:1]
+        echoed = _endpoints(addresses[0].host, addresses[0].port)
+        for address in addresses[1:]:
+            echoed.addresses.add(host=address.host, port=address.port)
         return echoed
     try:
         host, port = split_host_port(call.authority or "")
@@ -119,11 +134,7 @@ def _listen_host(host: str, call: Call) -> str:
 
 
 def _usable(address: pb.Address) -> bool:
-    return bool(address.host) and 0 < address.port <= 65535
-
-
-def _is_domain(endpoints: pb.Endpoints) -> bool:
-    return any(_scheme(address.host) == pb.DOMAIN_NAME for address in endpoints.addresses)
+    return 0 < address.port <= PORT_MAX and is_host(address.host)
 
 
 def _endpoints(host: str, port: int) -> pb.Endpoints:

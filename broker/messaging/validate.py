@@ -16,6 +16,7 @@ from google.protobuf.duration_pb2 import Duration
 from commitbus.broker.messaging import errors as e
 from commitbus.broker.messaging.properties import KEY_SEPARATOR, RESERVED_KEYS
 from commitbus.broker.metadata.names import (
+    TOPIC_LENGTH_MAX,
     IllegalNameError,
     is_system_topic,
     validate_group,
@@ -75,6 +76,20 @@ def _client_topic(name: str) -> str:
     if is_system_topic(name):
         raise e.IllegalTopicError(f"cannot access system topic {name}")
     return name
+
+
+def shared_namespace(resource: pb.Resource) -> str:
+    """Return the namespace of a topic, which an answer repeats for each queue.
+
+    Raises:
+        IllegalTopicError: it is too long.
+    """
+    namespace = resource.resource_namespace
+    if len(namespace) > TOPIC_LENGTH_MAX:
+        raise e.IllegalTopicError(
+            f"namespace of {len(namespace)} characters, at most {TOPIC_LENGTH_MAX} are allowed"
+        )
+    return namespace
 
 
 def known_topic_name(resource: pb.Resource) -> str:

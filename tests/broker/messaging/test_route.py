@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commitbus.broker.messaging.route import endpoints_for
+from commitbus.broker.messaging.route import ADDRESSES_MAX, endpoints_for
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 Run = Callable[..., None]
@@ -233,3 +233,62 @@ def test_a_wildcard_is_loopback_to_those_on_this_machine(
         assert address.host == host
 
     run(scenario, listen=listen)
+
+
+@pytest.mark.parametrize("method", ["QueryRoute", "QueryAssignment"])
+def test_a_namespace_is_repeated_if_it_is_no_longer_than_a_name(run: Run, method: str) -> None:
+    """An answer repeats it for each queue: a megabyte would become 256."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.topic("Wide", queues=3)
+        await bus.group("G", consume_message_orderly=True)
+        request = getattr(pb, f"{method}Request")()
+        request.topic.name, request.topic.resource_namespace = "Wide", "n" * 127
+        if method == "QueryAssignment":
+            request.group.name = "G"
+        response = await bus.unary(method, request)
+        queues = (
+            response.message_queues
+            if method == "QueryRoute"
+            else [assignment.message_queue for assignment in response.assignments]
+        )
+        assert [queue.topic.resource_namespace for queue in queues] == ["n" * 127] * 3
+        request.topic.resource_namespace = "n" * 128
+        response = await bus.unary(method, request)
+        assert response.status.code == pb.ILLEGAL_TOPIC
+        assert response.status.message == "namespace of 128 characters, at most 127 are allowed"
+
+    run(scenario)
+
+
+def test_an_answer_repeats_a_bounded_number_of_addresses(run: Run) -> None:
+    """For each queue; the first ones are as good as all. No field beside them is repeated."""
+
+    async def scenario(bus: Any) -> None:
+        requested = pb.Endpoints(scheme=pb.IPv4)
+        for number in range(ADDRESSES_MAX + 100):
+            requested.addresses.add(host=f"10.0.0.{number}", port=8081)
+        requested.addresses[1].MergeFromString(b"\x9a\x06\x05extra")
+        told = endpoints_for(bus.context, requested, bus.call("c"))
+        assert [address.host for address in told.addresses] == [
+            f"10.0.0.{number}" for number in range(ADDRESSES_MAX)
+        ]
+        assert b"extra" not in told.SerializeToString()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "host", ["h" * 254, "h" * 100_000, "\u20ac" * 100_000, "a b", "a\n", "a..b"]
+)
+def test_a_text_that_is_no_host_is_not_repeated(run: Run, host: str) -> None:
+    """The client is told the address by which it reached the broker."""
+
+    async def scenario(bus: Any) -> None:
+        requested = pb.Endpoints(scheme=pb.DOMAIN_NAME)
+        requested.addresses.add(host=host, port=8081)
+        call = replace(bus.call("c"), authority="broker.example:18081")
+        (address,) = endpoints_for(bus.context, requested, call).addresses
+        assert (address.host, address.port) == ("broker.example", 18081)
+
+    run(scenario)
