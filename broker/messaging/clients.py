@@ -28,6 +28,8 @@ CLIENT_ID_LENGTH_MAX: Final = 1024
 INTRODUCTIONS_BYTES_MAX: Final = 64 * 1024 * 1024
 """All clients together, about. Whoever says more is served, but less is shown of it."""
 HOSTNAME_LENGTH_MAX: Final = 255
+WORD_LENGTH_MAX: Final = 64
+"""For the name of a language, or a version. More is cut off."""
 _ENTRY_BYTES: Final = 256
 """What a topic that a client names takes beside its text."""
 
@@ -136,8 +138,8 @@ class ClientRegistry:
         if client is None:
             client = Client(
                 client_id_of(call),
-                language=call.metadata.get("x-mq-language", ""),
-                version=call.metadata.get("x-mq-client-version", ""),
+                language=call.metadata.get("x-mq-language", "")[:WORD_LENGTH_MAX],
+                version=call.metadata.get("x-mq-client-version", "")[:WORD_LENGTH_MAX],
                 peer=call.peer,
                 since_ms=self._clock.now_ms(),
             )

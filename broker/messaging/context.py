@@ -73,6 +73,8 @@ class MessagingContext:
         self.scan_threads = trio.CapacityLimiter(SCAN_THREADS)
         self.delivering_bytes = 0
         """Of messages that were taken and that their consumers have not read yet."""
+        self.waiting_settings_bytes = 0
+        """Of answers to clients that do not listen yet."""
         store.add_arrival_listener(self.polls.on_arrival)
         store.add_arrival_listener(self.watch.on_arrival)
         store.add_durable_listener(self.durability.on_durable)

@@ -24,7 +24,7 @@ from commitbus.broker.messaging.errors import (
     InvalidSettingsError,
     UnrecognizedClientError,
 )
-from commitbus.broker.messaging.filters import parse_filter, prepare_filter
+from commitbus.broker.messaging.filters import is_prepared, parse_filter, prepare_filter
 from commitbus.broker.messaging.polling_time import POLLING_MS_MAX
 from commitbus.broker.messaging.pop import BATCH_MAX
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
@@ -39,8 +39,12 @@ from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.shown import shown
 
-TOPICS_MAX: Final = 10_000
-"""Of one client's settings: checking them takes 50 ms, in which nobody else is served."""
+TOPICS_MAX: Final = 1000
+"""Of one client's settings: checking them takes 5 ms."""
+SETTINGS_BYTES_MAX: Final = 256 * 1024
+"""Of one client. They are repeated in the answer."""
+WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Of answers that wait for clients that do not listen yet; others are sent at once."""
 
 _PRODUCER_ATTEMPTS: Final = 3
 _UNLIMITED_ATTEMPTS: Final = 2**31 - 1
@@ -60,6 +64,8 @@ async def telemetry(
 ) -> None:
     """Answer each of a client's settings with the merged ones, until it closes the stream.
 
+    Nothing of a command is kept beyond its answer: a stream may be open for months.
+
     Raises:
         RpcError: the settings are refused; this RPC reports errors by closing the stream.
     """
@@ -75,16 +81,51 @@ async def telemetry(
             context.clients.seen(call)
             kind = command.WhichOneof("command")
             if kind == "settings":
-                try:
-                    settings = await _merged(context, client, command.settings)
-                except REFUSALS as error:
-                    raise _closing(error) from None
-                await trio.sleep(_not_listening_s(settings))
-                await send(pb.TelemetryCommand(status=ok(), settings=settings))
-            elif kind == "thread_stack_trace":
-                context.questions.answered(client, command.thread_stack_trace.nonce, command)
-            elif kind == "verify_message_result":
-                context.questions.answered(client, command.verify_message_result.nonce, command)
+                answer, not_listening_s = await _answer_to(context, client, command.settings)
+                del command
+                if not_listening_s:
+                    await _wait(context, len(answer), not_listening_s)
+                await send(answer)
+                del answer
+            else:
+                _take_answer(context, client, command)
+                del command
+
+
+async def _answer_to(
+    context: MessagingContext, client: Client, settings: pb.Settings
+) -> tuple[bytes, float]:
+    """Return the answer to a client's settings, and for how long the client would ignore it.
+
+    Raises:
+        RpcError: they are refused.
+    """
+    try:
+        merged = await _merged(context, client, settings)
+    except REFUSALS as error:
+        raise _closing(error) from None
+    answer = pb.TelemetryCommand(status=ok(), settings=merged)
+    return answer.SerializeToString(), _not_listening_s(merged)
+
+
+def _take_answer(context: MessagingContext, client: Client, command: pb.TelemetryCommand) -> None:
+    """Hand what a client was asked for to who asked."""
+    kind = command.WhichOneof("command")
+    if kind == "thread_stack_trace":
+        context.questions.answered(client, command.thread_stack_trace.nonce, command)
+    elif kind == "verify_message_result":
+        context.questions.answered(client, command.verify_message_result.nonce, command)
+
+
+async def _wait(context: MessagingContext, size_bytes: int, seconds: float) -> None:
+    """Hold an answer of this size back, unless too much is held back already."""
+    if context.waiting_settings_bytes + size_bytes > WAITING_BYTES_MAX:
+        return
+    context.waiting_settings_bytes += size_bytes
+    try:
+        await trio.sleep(seconds)
+    finally:
+        context.waiting_settings_bytes -= size_bytes
 
 
 @contextmanager
@@ -140,6 +181,10 @@ def notify_client_termination(
 
 async def _merged(context: MessagingContext, client: Client, settings: pb.Settings) -> pb.Settings:
     """Register what a client says of itself and return its settings with ours merged in."""
+    if (size := settings.ByteSize()) > SETTINGS_BYTES_MAX:
+        raise InvalidSettingsError(
+            f"settings of {size} bytes, at most {SETTINGS_BYTES_MAX} are allowed"
+        )
     merged = pb.Settings()
     merged.CopyFrom(settings)
     kind = settings.WhichOneof("pub_sub")
@@ -155,7 +200,8 @@ async def _merged(context: MessagingContext, client: Client, settings: pb.Settin
         _check_count(len(subscription.subscriptions))
         wanted = {}
         for entry in subscription.subscriptions:
-            await prepare_filter(entry.expression)
+            if not is_prepared(entry.expression):
+                await prepare_filter(entry.expression)
             parse_filter(entry.expression)
             topic = known_topic_name(entry.topic)
             wanted[topic] = Subscription(entry.expression.type, entry.expression.expression)

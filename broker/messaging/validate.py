@@ -98,8 +98,14 @@ def known_topic_name(resource: pb.Resource) -> str:
     Raises:
         IllegalTopicError: the name breaks the rules.
     """
-    _check_topic(resource.name)
-    return resource.name
+    return _known_topic(resource.name)
+
+
+# A client may name a thousand, and many clients the same ones.
+@lru_cache(maxsize=4096)
+def _known_topic(name: str) -> str:
+    _check_topic(name)
+    return name
 
 
 def _check_topic(name: str) -> None:

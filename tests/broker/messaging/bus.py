@@ -280,9 +280,8 @@ class Bus:
 
         answers: list[pb.TelemetryCommand] = []
 
-        async def collect(answer: Message) -> None:
-            assert isinstance(answer, pb.TelemetryCommand)
-            answers.append(answer)
+        async def collect(answer: bytes) -> None:
+            answers.append(pb.TelemetryCommand.FromString(answer))
 
         handler: Any = self.methods["Telemetry"].handler
         async with aclosing(requests()) as stream:

@@ -47,6 +47,17 @@ def test_a_client_is_what_its_calls_say() -> None:
     assert (len(registry), list(registry.all()), registry.get("b")) == (1, [client], None)
 
 
+def test_no_more_of_a_clients_words_is_kept_than_is_shown() -> None:
+    """A header may have 16 KB, and there may be 100,000 clients."""
+    metadata = {
+        "x-mq-client-id": "a",
+        "x-mq-language": "L" * 10_000,
+        "x-mq-client-version": "V" * 10_000,
+    }
+    client = ClientRegistry(Clock()).seen(Call("", metadata, "127.0.0.1:5", None, None))
+    assert (client.language, client.version) == ("L" * 64, "V" * 64)
+
+
 @pytest.mark.parametrize("client_id", ["", "  ", "x" * 1025])
 def test_a_call_without_a_usable_id_is_nobodys(client_id: str) -> None:
     """It is not registered either."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
+from commitbus.broker.messaging import telemetry, validate
 from commitbus.broker.messaging.clients import Subscription
-from commitbus.broker.messaging.telemetry import TOPICS_MAX
+from commitbus.broker.messaging.telemetry import SETTINGS_BYTES_MAX, TOPICS_MAX
 from commitbus.broker.metadata.groups import CustomizedBackoff, ExponentialBackoff
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -83,8 +85,8 @@ def test_a_consumer_gets_its_groups_settings(run: Run, kind: pb.ClientType) -> N
                 yield consumer("Unheard", kind)
                 await hold.wait()
 
-            async def collect(answer: pb.TelemetryCommand) -> None:
-                answers.append(answer)
+            async def collect(answer: bytes) -> None:
+                answers.append(pb.TelemetryCommand.FromString(answer))
 
             handler = bus.methods["Telemetry"].handler
             nursery.start_soon(handler, commands(), bus.call("c1"), collect)
@@ -306,7 +308,7 @@ def test_settings_with_more_topics_than_anybody_has_are_refused(run: Run, kind: 
             command.settings.subscription.group.name = "G"
             for _ in range(TOPICS_MAX + 1):
                 command.settings.subscription.subscriptions.add().topic.name = "T"
-        with pytest.raises(RpcError, match="10001 topics"):
+        with pytest.raises(RpcError, match=f"{TOPICS_MAX + 1} topics"):
             await bus.telemetry(command)
 
     run(scenario)
@@ -321,5 +323,84 @@ def test_a_group_with_the_most_retries_there_can_be_is_told_so(run: Run) -> None
         command.settings.subscription.group.name = "Stubborn"
         (answer,) = await bus.telemetry(command)
         assert answer.settings.backoff_policy.max_attempts == 2**31 - 1
+
+    run(scenario)
+
+
+def test_settings_are_no_larger_than_any_client_needs(run: Run) -> None:
+    """They are repeated in the answer, with all that we do not know."""
+
+    async def scenario(bus: Any) -> None:
+        command = producer("T")
+        command.settings.user_agent.hostname = "h" * SETTINGS_BYTES_MAX
+        with pytest.raises(RpcError, match=rf"settings of \d+ bytes, at most {SETTINGS_BYTES_MAX}"):
+            await bus.telemetry(command)
+        command.settings.user_agent.hostname = "h" * (SETTINGS_BYTES_MAX - 1000)
+        (answer,) = await bus.telemetry(command)
+        assert answer.ByteSize() < 1.1 * SETTINGS_BYTES_MAX
+
+    run(scenario)
+
+
+def test_a_name_is_checked_once_for_all_settings(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand topics take 2 ms, every time that a client sends them."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.telemetry(producer(*(f"T{number}" for number in range(TOPICS_MAX))))
+        checked: list[str] = []
+        monkeypatch.setattr(validate, "validate_topic", checked.append)
+        await bus.telemetry(producer(*(f"T{number}" for number in range(TOPICS_MAX))))
+        assert checked == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("kind", ["settings", "thread_stack_trace"])
+def test_an_open_stream_keeps_nothing_of_what_came(run: Run, kind: str) -> None:
+    """There may be 10,000 streams, open for months, and a command may have 4 MiB."""
+
+    async def scenario(bus: Any) -> None:
+        held: list[pb.TelemetryCommand] = []
+        references: list[int] = []
+
+        async def commands() -> AsyncIterator[pb.TelemetryCommand]:
+            held.append(producer("T"))
+            if kind == "thread_stack_trace":
+                held[0].thread_stack_trace.thread_stack_trace = "x"
+            yield held[0]
+            references.append(sys.getrefcount(held[0]))
+
+        async def send(_answer: object) -> None:
+            return
+
+        await telemetry.telemetry(bus.context, commands(), bus.call("c"), send)
+        # That of the list here, and that of the call that counts.
+        assert references == [2]
+
+    run(scenario)
+
+
+def test_few_answers_wait_for_clients_that_do_not_listen(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a bound a client is answered at once, whatever it says of itself."""
+
+    async def scenario(bus: Any) -> None:
+        command = producer(*("T",) * 100)
+        command.settings.user_agent.language = pb.NODE_JS
+        monkeypatch.setattr(telemetry, "WAITING_BYTES_MAX", 3 * command.ByteSize())
+        answers: list[pb.TelemetryCommand] = []
+
+        async def introduce() -> None:
+            answers.extend(await bus.telemetry(command))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(introduce)
+            await bus.sleep(0)
+            assert 5 - len(answers) == bus.context.waiting_settings_bytes // command.ByteSize() == 2
+            await bus.sleep(20)
+            assert len(answers) == 5
+        assert bus.context.waiting_settings_bytes == 0
 
     run(scenario)
