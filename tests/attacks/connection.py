@@ -44,7 +44,7 @@ class Answer:
                 break
             message = bytes(self.data[position + 5 : position + 5 + size])
             if is_packed:
-                message = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(message, 1 << 20)
+                message = _unpacked(message)
             found.append(message)
             position += 5 + size
         return found
@@ -61,13 +61,22 @@ class Answer:
         return "ok" if code is None else f"code {code}"
 
     def code(self) -> int | None:
-        """Return the code of RocketMQ's status, which is the first field of the first message."""
-        messages = self.messages()
+        """Return the code of RocketMQ's status, which is the first field of the first message.
+
+        Of that message only the beginning may be there.
+        """
+        beginning = bytes(self.data[5:])
+        if self.data[:1] == b"\1":
+            beginning = _unpacked(beginning)
         try:
-            code = protobuf.first(protobuf.message_in(messages[0], 1), 1) if messages else None
+            code = protobuf.first(protobuf.message_in(beginning, 1), 1)
         except ValueError:
             return None
         return code if isinstance(code, int) else None
+
+
+def _unpacked(data: bytes) -> bytes:
+    return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(data, ANSWER_BYTES_KEPT)
 
 
 @final

@@ -106,6 +106,9 @@ def test_an_answer_is_told_by_its_codes() -> None:
     for flag, body in ((0, status), (1, packed)):
         data = bytes([flag]) + len(body).to_bytes(4, "big") + body
         assert Answer(bytearray(data), status=0, is_over=True).outcome() == "code 40000"
+    long = status + protobuf.text(2, bytes(1000))
+    cut = bytearray(b"\0" + len(long).to_bytes(4, "big") + long[:100])
+    assert Answer(cut, status=0, is_over=True).outcome() == "code 40000"
     assert Answer(status=8, is_over=True).outcome() == "grpc 8"
     assert Answer(status=0, is_over=True).outcome() == "ok"
     assert Answer(was_reset=True, is_over=True).outcome() == "reset"
