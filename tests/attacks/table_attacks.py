@@ -14,7 +14,8 @@ _NAMES: Final = 10
 _SLOW_SCRAPES: Final = 200
 _ACCEPTS: Final = (
     "application/openmetrics-text; version=9.x",
-    "application/openmetrics-text; version=",
+    "application/openmetrics-text; version=x",
+    "application/openmetrics-text; version=1.x.0; charset=utf-8",
     "text/plain; version=0.0.4; escaping=nonsense",
     "a" * 10_000,
     "*/*",
@@ -91,7 +92,8 @@ def _scrape(target: Target, lines: str) -> str:
         while client.recv(1 << 16):
             pass
     words = answer.split()
-    return f"http {words[1].decode()}" if len(words) > 1 else "http without an answer"
+    is_http = answer.startswith(b"HTTP/") and len(words) > 1
+    return f"http {words[1].decode()}" if is_http else "http without a status"
 
 
 def _http(target: Target) -> socket.socket:
