@@ -16,6 +16,9 @@ from tests.attacks.target import LARGE_MESSAGES, LARGE_TOPIC, WIDE_TOPIC, Attack
 _BOMB_BYTES: Final = 64 << 20
 _SMALL_BOMB_BYTES: Final = (4 << 20) - 64
 """What calls other than SendMessage may take."""
+_BOMB_SHARES: Final = (1, 16, 256)
+"""The whole of it, a part, a small part: limits lie in between."""
+_LENGTHS: Final = (200, 4_000, 60_000, 1_000_000)
 _PIECE: Final = 1 << 20
 _HOLD_S: Final = 10.0
 _UNREAD_CONNECTIONS: Final = 10
@@ -37,39 +40,41 @@ _BOMBS: Final = (
 
 
 @lru_cache
-def bomb_of(number: int) -> bytes:
+def bomb_of(number: int, share: int = 1) -> bytes:
     """Return a gzip'd request that is a thousand times larger once it is unpacked."""
     _, size, piece = _BOMBS[number]
     packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
     block = piece * (_PIECE // len(piece))
-    packed = [packer.compress(block) for _ in range(size // len(block))]
-    packed.append(packer.compress(piece * (size % len(block) // len(piece))))
+    blocks, rest = divmod(size // share, len(block))
+    packed = [packer.compress(block) for _ in range(blocks)]
+    packed.append(packer.compress(piece * (rest // len(piece))))
     return b"".join((*packed, packer.flush()))
 
 
 def bomb(target: Target) -> None:
     """Send requests that unpack to millions of entries."""
     number = sum(target.outcomes.values()) % len(_BOMBS)
+    packed = bomb_of(number, target.random.choice(_BOMB_SHARES))
     with target.connect() as connection:
-        answer = connection.call(_BOMBS[number][0], bomb_of(number), client_id="bomb", packed=True)
+        answer = connection.call(_BOMBS[number][0], packed, client_id="bomb", packed=True)
         target.note([answer])
 
 
 def copied_fields(target: Target) -> None:
     """Send fields that an answer repeats for each queue; read little of it."""
-    where = requests.endpoints("h" * 200, count=4000)
-    long = "n" * 1_000_000
+    long = "n" * target.random.choice(_LENGTHS)
+    many = requests.endpoints("h" * 200, count=len(long) // 200)
     for path, request in (
         ("QueryRoute", requests.query_route(WIDE_TOPIC, namespace=long)),
         ("QueryAssignment", requests.query_assignment(WIDE_TOPIC, "copied", namespace=long)),
-        ("QueryRoute", requests.query_route(WIDE_TOPIC, where=where)),
+        ("QueryRoute", requests.query_route(WIDE_TOPIC, where=many)),
         ("QueryRoute", requests.query_route(WIDE_TOPIC, where=requests.endpoints(long))),
     ):
         with target.connect(window_bytes=65535, refills=False) as connection:
             stream_id = connection.open(MESSAGING + path, client_id="copied")
             answer = connection.calls[stream_id]
             connection.message(stream_id, request)
-            connection.read_for(min(3.0, target.left_s()))
+            connection.read_for(min(2.0, target.left_s()))
             target.note([answer])
 
 

@@ -10,7 +10,8 @@ from tests.attacks.connection import Connection
 from tests.attacks.requests import ADMIN, BULK, MESSAGING, SQL
 from tests.attacks.target import NORMAL_TOPIC, Attack, Target
 
-_LONG: Final = 500_000
+_LENGTHS: Final = (300, 5_000, 60_000, 500_000)
+_ECHO_BYTES: Final = 20_000
 _FILTER_LENGTH: Final = 8000
 _SETTINGS_TOPICS: Final = 10_000
 _SETTINGS_S: Final = 0.1
@@ -63,8 +64,8 @@ def searches(target: Target) -> None:
 
 def garbage(target: Target) -> None:
     """Send long nonsense in every field that an answer may repeat."""
-    long = "g" * _LONG
-    mixed = "\x01'%s{}\u00e9" * (_LONG // 10)
+    length = target.random.choice(_LENGTHS)
+    long, mixed = "g" * length, "\x01'%s{}\u00e9" * (length // 10)
     receive = requests.receive
     for path, request in (
         (MESSAGING + "QueryRoute", requests.query_route(long)),
@@ -83,13 +84,13 @@ def garbage(target: Target) -> None:
         (ADMIN + "GetMessage", requests.get_message(mixed, 0, 0)),
         (BULK + "Append", requests.append_start(mixed)),
         (BULK + "Fetch", requests.fetch_topic(mixed)),
-        (MESSAGING + "Heartbeat", b"\xff" * _LONG),
+        (MESSAGING + "Heartbeat", b"\xff" * length),
         ("/" + "x" * 8000, b""),
     ):
         with target.connect() as connection:
             answer = connection.call(path, request, client_id="garbage")
             target.note([answer])
-            if answer.size_bytes > _LONG // 2:
+            if answer.size_bytes > _ECHO_BYTES:
                 target.outcomes["echoed"] += 1
         target.pause(0.2)
 
