@@ -114,7 +114,8 @@ class Life:
         is_struck = self.failed or self.process.scheduler.was_short_in is not None
         if isinstance(error, StoreError) and is_struck:
             return True
-        if isinstance(error, FlushFailedError):
+        # A failed flush makes the store read-only a moment before it says so.
+        if isinstance(error, FlushFailedError | StoreReadOnlyError):
             return files.sync_failures > 0
         if isinstance(error, ReadFailedError | StoreDamagedError):
             return files.read_failures > 0
@@ -175,8 +176,7 @@ class Life:
             results = store.put_batch(messages) if len(messages) > 1 else [store.put(messages[0])]
         except StoreError as error:
             self.oracle.refused(sent)
-            is_excused = self._is_excused(error) or bool(self.process.files.sync_failures)
-            if isinstance(error, StoreReadOnlyError) and is_excused:
+            if isinstance(error, StoreReadOnlyError) and self._is_excused(error):
                 return False
             if not self._is_excused(error) or isinstance(error, ReadFailedError):
                 raise
