@@ -1,7 +1,7 @@
 """Prometheus metrics under RocketMQ's names and labels, on a port of their own.
 
-Nothing is counted twice: a scrape reads the integers that the handlers keep anyway. Scrapes are
-served by threads of the Prometheus client; what belongs to the trio thread is copied there first.
+Nothing is counted twice: a scrape reads the integers that the handlers keep anyway. It runs in a
+worker thread; what belongs to the trio thread is copied there first.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
 
 import trio
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
@@ -21,8 +22,8 @@ from commitbus.broker.address import join_host_port
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.names import RETRY_TOPIC_PREFIX, is_system_topic
 from commitbus.broker.metadata.topics import MessageType
+from commitbus.broker.metrics_http import HttpRequest, HttpResponse, serve_http
 from commitbus.broker.queue_times import NEVER_MS, earliest_store_timestamp, store_timestamp
-from commitbus.broker.rpc.address import ListenError
 from commitbus.broker.rpc_latency import LATENCY_BUCKETS_MS, CallLabels, RpcLatency
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.types import QueueOffset
@@ -30,6 +31,8 @@ from commitbus.commitlog.types import QueueOffset
 Metric = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 _NODE_LABELS: Final = ("cluster", "node_type", "node_id", "otel_scope_name")
+_VERSIONS: Final = {"0.0.1", "0.0.4", "1.0.0"}
+"""Of the formats in which Prometheus reads metrics."""
 _CONSUMER_LABELS: Final = (*_NODE_LABELS, "topic", "consumer_group", "is_retry", "is_system")
 
 
@@ -224,17 +227,33 @@ async def serve_metrics(
             context, latency, lambda work: trio.from_thread.run_sync(work, trio_token=token)
         )
     )
-    try:
-        server, thread = await trio.to_thread.run_sync(
-            lambda: start_http_server(port, addr=host, registry=registry)
-        )
-    except OSError as error:
-        address = join_host_port(host, port)
-        raise ListenError(address, error.strerror or str(error)) from None
-    try:
-        yield server.server_port
-    finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(server.shutdown)
-            server.server_close()
-            await trio.to_thread.run_sync(thread.join)
+    async with serve_http(partial(_answer, registry), join_host_port(host, port)) as bound:
+        yield bound
+
+
+def _answer(registry: CollectorRegistry, request: HttpRequest) -> HttpResponse:
+    """Return a scrape in the format that a client asks for."""
+    environ = {
+        "REQUEST_METHOD": request.method,
+        "PATH_INFO": request.path,
+        "QUERY_STRING": request.query,
+        "HTTP_ACCEPT": _understood(request.headers.get("accept", "")),
+        "HTTP_ACCEPT_ENCODING": request.headers.get("accept-encoding", ""),
+    }
+    heads: list[tuple[str, list[tuple[str, str]]]] = []
+    body = make_wsgi_app(registry)(environ, lambda *head: heads.append(head))
+    ((status, headers),) = heads
+    return HttpResponse(status, headers, b"".join(body))
+
+
+def _understood(accept: str) -> str:
+    """Return those of a client's formats that have a version which there is, or none.
+
+    The Prometheus client (0.26) raises an error at the version `1.x`, and claims to write `9.x`.
+    """
+    return ",".join(kind for kind in accept.split(",") if _versions(kind) <= _VERSIONS)
+
+
+def _versions(kind: str) -> set[str]:
+    words = (word.strip() for word in kind.split(";"))
+    return {word.removeprefix("version=") for word in words if word.startswith("version=")}

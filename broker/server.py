@@ -3,7 +3,7 @@
     store (recovered)          threads of its own: flush, reput, allocation
       metadata, progress       a SQLite thread each
         messaging, rates       tasks on trio
-          metrics              HTTP threads
+          metrics              HTTP on a port of its own
           transport            takes calls last, and stops taking them first
 
 What is further in starts later and stops earlier.

@@ -138,3 +138,64 @@ def test_a_scrape_has_rocketmq_s_names_and_labels(tmp_path: Path) -> None:
         assert samples["rocketmq_storage_message_reserve_time_milliseconds"][disk] >= 0
 
     trio.run(run)
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/openmetrics-text; version=x",
+        "application/openmetrics-text; version=1.x.0",
+        "application/openmetrics-text; version=9.x",
+        "application/openmetrics-text;version=9.0,text/plain;version=0.0.4",
+        "text/plain;version = 3, text/plain;;=;version=;version==;",
+        "application/openmetrics-text; version=1.\n0.0",
+        f"text/plain; version={'9' * 5000}",
+    ],
+)
+def test_a_format_that_there_is_not_is_answered_with_the_usual_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, accept: str
+) -> None:
+    """Instead of an error of the Prometheus client, and a traceback."""
+
+    async def run() -> None:
+        async with running_broker(tmp_path / "store") as running:
+            assert running.metrics_endpoint is not None
+            host, _, port = running.metrics_endpoint.rpartition(":")
+            async with await trio.open_tcp_stream(host, int(port)) as stream:
+                await stream.send_all(f"GET /metrics HTTP/1.1\r\nAccept: {accept}\r\n\r\n".encode())
+                answer = b"".join([data async for data in stream])
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4;")
+        assert b"rocketmq_storage_size_bytes" in body
+
+    trio.run(run)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("application/openmetrics-text", "application/openmetrics-text; version=1.0.0;"),
+        (
+            "application/openmetrics-text;version=9,application/openmetrics-text;version=1.0.0;q=.5",
+            "application/openmetrics-text; version=1.0.0;",
+        ),
+        ("text/plain;version=1.0.0;escaping=underscores", "text/plain; version=1.0.0;"),
+        ("text/plain;version=0.0.4;q=0.2,*/*;q=0.1", "text/plain; version=0.0.4;"),
+    ],
+)
+def test_a_format_that_there_is_is_used(tmp_path: Path, accept: str, content_type: str) -> None:
+    """Prometheus names several, the best one first."""
+
+    async def run() -> None:
+        async with running_broker(tmp_path / "store") as running:
+
+            def ask() -> str:
+                url = f"http://{running.metrics_endpoint}/metrics"
+                request = urllib.request.Request(url, headers={"Accept": accept})
+                with urllib.request.urlopen(request, timeout=10) as response:  # noqa: S310 - http
+                    return str(response.headers["Content-Type"])
+
+            assert (await trio.to_thread.run_sync(ask)).startswith(content_type)
+
+    trio.run(run)

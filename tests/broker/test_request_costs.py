@@ -61,7 +61,8 @@ def fill(message: Message, text: str, *, names: bool) -> None:
                 setattr(message, field.name, GROUP if is_group else TOPIC)
 
 
-def _fill_message(message: Message, field: FieldDescriptor, text: str, *, names: bool) -> None:
+# The two kinds of descriptors that the stubs know have nothing in common.
+def _fill_message(message: Message, field: Any, text: str, *, names: bool) -> None:
     value = getattr(message, field.name)
     if field.message_type.GetOptions().map_entry:
         if field.message_type.fields_by_name["value"].type == FieldDescriptor.TYPE_STRING:

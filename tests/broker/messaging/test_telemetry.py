@@ -370,7 +370,7 @@ def test_an_open_stream_keeps_nothing_of_what_came(run: Run, kind: str) -> None:
             yield held[0]
             references.append(sys.getrefcount(held[0]))
 
-        async def send(_answer: object) -> None:
+        async def send(*_answers: object) -> None:
             return
 
         await telemetry.telemetry(bus.context, commands(), bus.call("c"), send)
