@@ -17,6 +17,7 @@ from commitbus.broker.metadata.groups import (
     PRIORITY_FACTOR_ATTRIBUTE,
     LockUnit,
 )
+from commitbus.broker.metadata.names import IllegalNameError, validate_topic
 from commitbus.broker.metadata.topics import (
     LITE_EXPIRATION_ATTRIBUTE,
     MESSAGE_TYPE_ATTRIBUTE,
@@ -58,8 +59,12 @@ def _between(minimum: int, maximum: int) -> Problem:
     return problem
 
 
-def _any_text(value: str) -> str | None:
-    return None if value else "must not be empty"
+def _topic(value: str) -> str | None:
+    try:
+        validate_topic(value)
+    except IllegalNameError as error:
+        return str(error)
+    return None
 
 
 TOPIC_ATTRIBUTES: Final[Mapping[str, Problem]] = {
@@ -70,7 +75,7 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Problem]] = {
     LITE_EXPIRATION_ATTRIBUTE: _between(-1, 30 * 24 * 60),
 }
 GROUP_ATTRIBUTES: Final[Mapping[str, Problem]] = {
-    LITE_BIND_TOPIC_ATTRIBUTE: _any_text,
+    LITE_BIND_TOPIC_ATTRIBUTE: _topic,
     PRIORITY_FACTOR_ATTRIBUTE: _between(0, 100),
     FIFO_LOCK_UNIT_ATTRIBUTE: _one_of(*LockUnit),
 }

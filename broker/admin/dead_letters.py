@@ -86,7 +86,7 @@ def _letters(
 ) -> list[_Letter | _Response.Letter]:
     """Return the letters that are asked for, or their refusals. May wait for a disk."""
     if request.HasField("message_id"):
-        records = store.query_by_unique_key(topic, request.message_id)[:1]
+        records = store.query_by_unique_key(topic, request.message_id, 1)
         if not records:
             raise RpcError(
                 StatusCode.NOT_FOUND, f"no dead letter has the id {shown(request.message_id)}"
@@ -122,7 +122,7 @@ def _letter(store: MessageStore, place: Place) -> _Letter | _Response.Letter:
 
 def _is_sent_back(store: MessageStore, record: Record) -> bool:
     origin = record.properties.get(names.DEAD_LETTER_ORIGIN_TOPIC, "")
-    copies = store.query_by_unique_key(origin, message_id(record))
+    copies = store.query_by_unique_key(origin, message_id(record), with_bodies=False)
     place = _place(record)
     return any(copy.properties.get(names.ORIGIN_MESSAGE_ID) == place for copy in copies)
 

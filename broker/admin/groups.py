@@ -17,9 +17,17 @@ from commitbus.broker.admin.context import AdminContext, refuse
 from commitbus.broker.admin.lag import QueueLag, queue_lags, stored_at_ms, topics_of
 from commitbus.broker.admin.reset import at_end, at_offset, at_time, reset_offsets
 from commitbus.broker.metadata.documents import DocumentError, JsonObject
-from commitbus.broker.metadata.groups import GroupConfig, decode_group, encode_group
+from commitbus.broker.metadata.groups import (
+    CustomizedBackoff,
+    GroupConfig,
+    decode_group,
+    encode_group,
+)
 from commitbus.broker.metadata.names import IllegalNameError, validate_group
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+
+DELAYS_MAX: Final = 100
+"""Of a retry policy. Every client of the group is told all of them, again and again."""
 
 # Field of the messages to its name in RocketMQ's subscriptionGroup.json, by which it is checked.
 _FIELDS: Final = {
@@ -48,6 +56,7 @@ async def put_group(context: AdminContext, request: pb.PutGroupRequest) -> pb.Gr
         config = decode_group(request.name, entry)
     except (AttributeRefusedError, DocumentError) as error:
         refuse(error)
+    _check_delays(config)
     await context.metadata.put_group(config)
     return _group(config)
 
@@ -172,6 +181,12 @@ def _retry_policy(text: str) -> JsonObject:
     if not isinstance(policy, dict) or policy.get("type") not in ("CUSTOMIZED", "EXPONENTIAL"):
         refuse('the retry policy needs a "type", CUSTOMIZED or EXPONENTIAL')
     return policy
+
+
+def _check_delays(config: GroupConfig) -> None:
+    backoff = config.backoff
+    if isinstance(backoff, CustomizedBackoff) and len(backoff.next_ms) > DELAYS_MAX:
+        refuse(f"the retry policy has {len(backoff.next_ms)} delays, at most {DELAYS_MAX} can be")
 
 
 def _group(config: GroupConfig) -> pb.Group:

@@ -64,10 +64,13 @@ def page_by_key(
 ) -> list[Record]:
     """Return the newest messages with a key, of those before a physical offset if one is given.
 
+    Their bodies are left out: a page may have 64 messages of the largest size.
     May wait for a disk. Raises as `query_by_key`.
     """
     end = END_OF_LOG if before is None else before
-    return store.query_by_key(topic, key, *times_ms, count, kind=kind, before=end)
+    return store.query_by_key(
+        topic, key, *times_ms, count, kind=kind, before=end, with_bodies=False
+    )
 
 
 async def get_message(
@@ -93,7 +96,7 @@ def _record(context: AdminContext, request: pb.GetMessageRequest) -> Record | No
         return store.read_by_offset_id(request.offset_id)
     if request.HasField("unique_key"):
         name = request.unique_key
-        found = store.query_by_unique_key(name.topic, name.unique_key)
+        found = store.query_by_unique_key(name.topic, name.unique_key, 1)
         return found[0] if found else None
     if not request.HasField("place"):
         raise ValueError("the message is not named")

@@ -124,7 +124,7 @@ class Producer:
         store = self._producers.store
         await self._until_indexed()
         records = await trio.to_thread.run_sync(
-            store.query_by_unique_key, self.topic, self._unique_key(sequence)
+            store.query_by_unique_key, self.topic, self._unique_key(sequence), 1
         )
         return records[0] if records else None
 

@@ -348,12 +348,14 @@ class StoreReader:
         *,
         kind: KeyKind = KeyKind.KEY,
         before: int = END_OF_LOG,
+        with_bodies: bool = True,
     ) -> list[Record]:
         """Return up to `max_count` messages of a topic that have a key, newest first.
 
         `KeyKind.KEY` compares with the words of KEYS and with the unique key, `KeyKind.TAG` with
         the tags. Only messages count that were stored in [`begin_ms`, `end_ms`] and begin before
-        the physical offset `before`. May wait for a disk.
+        the physical offset `before`. Without bodies they take little memory, however many they are.
+        May wait for a disk.
 
         Raises:
             QueryTooWideError: Too many others would have to be passed over.
@@ -368,25 +370,35 @@ class StoreReader:
             )
 
         offsets = self._index.candidates(topic, key, begin_ms, end_ms, before=before, kind=kind)
-        return self._query(offsets, matches, max_count)
+        return self._query(offsets, matches, max_count, with_bodies=with_bodies)
 
-    def query_by_unique_key(self, topic: str, unique_key: str) -> list[Record]:
+    def query_by_unique_key(
+        self,
+        topic: str,
+        unique_key: str,
+        max_count: int = SCAN_UNITS_MAX,
+        *,
+        with_bodies: bool = True,
+    ) -> list[Record]:
         """Return the messages with a unique key, newest first; more than one after a resend.
 
-        Waits and raises as `query_by_key`.
+        Any producer may send thousands with the same: ask for one, or for no bodies. Waits and
+        raises as `query_by_key`.
         """
 
         def matches(record: Record) -> bool:
             return record.topic == topic and record.properties.get("UNIQ_KEY") == unique_key
 
         offsets = self._index.candidates(topic, unique_key, 0, END_OF_TIME_MS)
-        return self._query(offsets, matches, SCAN_UNITS_MAX)
+        return self._query(offsets, matches, max_count, with_bodies=with_bodies)
 
     def _query(
         self,
         candidates: Generator[PhysicalOffset, None, None],
         matches: Callable[[Record], bool],
         max_count: int,
+        *,
+        with_bodies: bool,
     ) -> list[Record]:
         """Return the first `max_count` candidates that match.
 
@@ -403,7 +415,7 @@ class StoreReader:
                     break  # Its log file was deleted, and those of all that follow.
                 record = self._read_candidate(offset)
                 if record is not None and matches(record):
-                    found.append(record)
+                    found.append(record if with_bodies else record._replace(body=b""))
                     if len(found) >= max_count:
                         break
                 elif others - len(found) >= _OTHERS_MAX:

@@ -34,6 +34,8 @@ from commitbus.indexfile.index_format import KeyKind
 
 PAGE_MAX: Final = 64
 PAGE_DEFAULT: Final = 32
+PAGES_MAX: Final = 100
+"""Of a search. To find a page by its number, all before it are read."""
 PAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 """A page ends before it gets larger; one message it always has."""
 _PLACE = re.compile(r"([0-9]{1,10}):([0-9]{1,19})")
@@ -104,6 +106,10 @@ def _search(
     if limit < 1 or number < 1:
         raise BadRequestError("a page has 1 message or more, and pages are counted from 1")
     limit = min(limit, PAGE_MAX)
+    if number > PAGES_MAX:
+        raise BadRequestError(
+            f"page {number}, at most {PAGES_MAX} have numbers: go on by the scroll id"
+        )
     return _Search(topic, queue_ids, begin_ms, end_ms, limit, (number - 1) * limit)
 
 
@@ -130,7 +136,7 @@ def message_by_id(store: MessageStore, topic: str, message_id: str) -> pb.Messag
     Raises:
         MessageNotFoundError: the topic has no such message.
     """
-    records = store.query_by_unique_key(topic, message_id)
+    records = store.query_by_unique_key(topic, message_id, 1)
     try:
         record = records[0] if records else store.read_by_offset_id(message_id)
     except (ValueError, OffsetOutOfRangeError, CorruptRecordError):

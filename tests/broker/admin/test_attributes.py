@@ -53,6 +53,9 @@ def test_a_change_without_effect_is_refused(
         ("fifo.lock.unit", "QUEUE", True),
         ("fifo.lock.unit", "MESSAGE_GROUP", True),
         ("fifo.lock.unit", "TOPIC", False),
+        ("lite.bind.topic", "T", True),
+        ("lite.bind.topic", "", False),
+        ("lite.bind.topic", "T" * 128, False),
     ],
 )
 def test_a_group_attribute_has_its_range(name: str, value: str, *, good: bool) -> None:

@@ -204,6 +204,22 @@ def test_messages_are_found_by_key_tag_and_unique_key(
     assert store.query_by_key("TopicA", "Aa", 0, 5, 9) == []
 
 
+def test_a_search_may_leave_bodies_out(open_store: OpenStore, make_message: MakeMessage) -> None:
+    """They may have 4 MiB each, and any number of messages the same key."""
+    store = open_store()
+    results = [store.put(make_message(body=b"%d" % n, KEYS="k", UNIQ_KEY="u")) for n in range(3)]
+    settle(store, results[-1])
+    records = store.query_by_key("TopicA", "k", 0, FOREVER_MS, 9, with_bodies=False)
+    assert [(record.queue_offset, record.body) for record in records] == [
+        (2, b""),
+        (1, b""),
+        (0, b""),
+    ]
+    assert [record.body for record in store.query_by_unique_key("TopicA", "u", 2)] == [b"2", b"1"]
+    records = store.query_by_unique_key("TopicA", "u", with_bodies=False)
+    assert [record.body for record in records] == [b""] * 3
+
+
 def test_a_search_goes_on_before_a_place_in_the_log(
     open_store: OpenStore, make_message: MakeMessage
 ) -> None:

@@ -45,6 +45,35 @@ def test_a_message_is_found_by_its_id(served: Any, names: Names) -> None:
     assert bodies(search(served, topic, message_id=place)) == [b"body"]
 
 
+def test_a_search_holds_no_more_bodies_than_it_returns(
+    served: Any, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any producer may send thousands of large messages with the same key and the same id."""
+    topic, _ = names
+    properties = pb.SystemProperties(message_id="same id", keys=["k"])
+    for number in range(5):
+        request = pb.AdminSendMessageRequest(body=b"%d" % number, system_properties=properties)
+        request.topic.name = topic
+        path = "/apache.rocketmq.v2.Admin/AdminSendMessage"
+        served.call(path, request, pb.AdminSendMessageResponse)
+    held: list[Any] = []
+    reader = type(served.store)
+    for name in ("query_by_key", "query_by_unique_key"):
+        query = getattr(reader, name)
+
+        def spied(*arguments: Any, query: Any = query, **options: Any) -> Any:
+            found = query(*arguments, **options)
+            held.extend(record for record in found if record.body)
+            return found
+
+        monkeypatch.setattr(reader, name, spied)
+    served.send(topic, b"until all are found")
+    assert len(bodies(search(served, topic, message_key="k"))) == 5
+    assert held == []
+    assert bodies(search(served, topic, message_id="same id")) == [b"4"]
+    assert len(held) == 1
+
+
 @pytest.mark.parametrize("message_id", ["no such id", "", "7F0000010000223D0000FFFFFFFFFFFF"])
 def test_an_unknown_id_names_no_message(served: Any, names: Names, message_id: str) -> None:
     assert search(served, names[0], message_id=message_id).status.code == pb.MESSAGE_NOT_FOUND
@@ -135,6 +164,8 @@ def test_a_page_of_large_messages_is_shorter(
     [
         ({"page_size": 0}, pb.BAD_REQUEST),
         ({"page_size": 1, "page_num": 0}, pb.BAD_REQUEST),
+        ({"page_size": 1, "page_num": module.PAGES_MAX + 1}, pb.BAD_REQUEST),
+        ({"message_key": "k", "page_num": 2**31 - 1}, pb.BAD_REQUEST),
         ({"max_message_nums": -1}, pb.BAD_REQUEST),
         ({"queue_id": 1}, pb.BAD_REQUEST),
         ({"queue_id": -1}, pb.BAD_REQUEST),
