@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
+import grpc
 import pytest
 import trio
 
@@ -20,6 +21,7 @@ from commitbus.broker.cli.output import CommandError
 from commitbus.broker.config import BrokerConfig, Transport
 from commitbus.broker.embedded import SMALL_FILES
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
 from commitbus.broker.server import RunningBroker, run_broker
 from commitbus.commitlog.errors import FlushFailedError
 from commitbus.commitlog.file_system import File, FileSystem, RealFileSystem
@@ -110,6 +112,52 @@ def test_what_was_acknowledged_survives_any_end(tmp_path: Path, transport: Trans
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 0
         assert not abort.exists()
+
+
+MESSAGING = "/apache.rocketmq.v2.MessagingService/"
+EMPTY_MESSAGES = b"\x0a\x00" * (32 << 20)
+MESSAGES_OF_NOTHING = b"\x0a\x02\x1a\x00" * (2 << 20)
+GROWTH_BYTES_MAX = 100 << 20
+
+
+def wide_route() -> bytes:
+    """A request whose namespace an answer would repeat a thousand times."""
+    topic = v2.Resource(name="orders", resource_namespace="n" * 200_000)
+    return v2.QueryRouteRequest(topic=topic).SerializeToString()
+
+
+def peak_bytes(process: subprocess.Popen[str]) -> int:
+    """The most memory that a process has had so far."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
+@pytest.mark.parametrize("transport", list(Transport))
+def test_no_small_request_takes_much_memory(tmp_path: Path, transport: Transport) -> None:
+    """64 KB on the wire took 2.4 GB, 1 MB took 0.8 GB; the broker serves others meanwhile."""
+    arguments = (
+        *("--store", tmp_path / "store", "--config", write_config(tmp_path)),
+        *("--transport", transport),
+    )
+    with serving(*arguments) as (process, endpoint):
+        with AdminClient(endpoint) as client:
+            client.put_topic(
+                pb.PutTopicRequest(name="orders", read_queue_nums=1024, write_queue_nums=1024)
+            )
+        before_bytes = peak_bytes(process)
+        options = [("grpc.max_receive_message_length", -1)]
+        with grpc.insecure_channel(endpoint, options, grpc.Compression.Gzip) as channel:
+            for rpc, request in (
+                ("SendMessage", EMPTY_MESSAGES),
+                ("SendMessage", MESSAGES_OF_NOTHING),
+                ("QueryRoute", wide_route()),
+            ):
+                call = cast("Any", channel).unary_unary(MESSAGING + rpc)
+                with suppress(grpc.RpcError):
+                    call(request, timeout=30, metadata=[("x-mq-client-id", "c")])
+        assert send(endpoint, b"as always").queue_offset == 0
+        assert peak_bytes(process) - before_bytes < GROWTH_BYTES_MAX
 
 
 def sends_until_refused(endpoint: str) -> int:
