@@ -13,7 +13,7 @@ from tests.attacks.target import NORMAL_TOPIC, Attack, Target
 _LENGTHS: Final = (300, 5_000, 60_000, 500_000)
 _ECHO_BYTES: Final = 20_000
 _FILTER_LENGTH: Final = 8000
-_SETTINGS_TOPICS: Final = 10_000
+_SETTINGS_TOPICS: Final = (100, 1_000, 10_000)
 _SETTINGS_S: Final = 0.1
 _FORGED_HANDLES: Final = 1000
 
@@ -97,10 +97,11 @@ def garbage(target: Target) -> None:
 
 def long_settings(target: Target) -> None:
     """Introduce clients that name thousands of topics, again and again on one stream."""
-    topics = [f"topic-{number}" for number in range(_SETTINGS_TOPICS)]
+    count = target.random.choice(_SETTINGS_TOPICS)
+    topics = [f"topic-{number}" for number in range(count)]
     commands = requests.publishing(topics), requests.subscribing("settings", topics)
     with target.connect() as connection:
-        stream_id = connection.open(MESSAGING + "Telemetry", client_id="settings")
+        stream_id = connection.open(MESSAGING + "Telemetry", client_id=target.name("settings"))
         answer = connection.calls[stream_id]
         for number in range(100):
             before = answer.size_bytes
