@@ -17,7 +17,7 @@ _MQADMIN: Final = "import sys; from commitbus.broker.cli.mqadmin import main; sy
 _STOP_S: Final = 60
 # A full disk is not what is looked for, and small files are made faster.
 _CONFIG: Final = """
-log_file_bytes = 67108864
+log_file_bytes = 268435456
 index_slots = 100000
 index_entries = 400000
 disk_refuse_percent = 100

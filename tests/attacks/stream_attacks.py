@@ -88,6 +88,7 @@ def control_frames(target: Target) -> None:
         for _ in range(20):
             connection.output += target.random.choice(pieces) * 1000
             connection.flush()
+            target.outcomes["sent"] += 1000
             connection.read_for(min(0.5, target.left_s()))
             if not target.left_s():
                 break
@@ -99,6 +100,7 @@ def header_blocks(target: Target) -> None:
     with target.connect() as connection:
         connection.open(MESSAGING + "Heartbeat", headers=large)
         connection.flush()
+        target.outcomes["sent"] += 1
         target.note(connection.read_for(1.0))
     with target.connect() as connection:
         connection.output += http2.frame(http2.HEADERS, b"", stream_id=1)
