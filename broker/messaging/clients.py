@@ -27,6 +27,8 @@ CLIENT_ID_LENGTH_MAX: Final = 1024
 """Official clients need about 60. It is kept with every message in flight."""
 INTRODUCTIONS_BYTES_MAX: Final = 64 * 1024 * 1024
 """All clients together, about. Whoever says more is served, but less is shown of it."""
+LOOKED_AT: Final = 1_000
+"""Clients in one go while the idle ones are looked for."""
 HOSTNAME_LENGTH_MAX: Final = 255
 WORD_LENGTH_MAX: Final = 64
 """For the name of a language, or a version. More is cut off."""
@@ -204,9 +206,16 @@ class ClientRegistry:
             self._forget_introduction(client)
         return client
 
+    def dropping_idle(self) -> Iterator[list[Client]]:
+        """Forget the clients that are gone, `LOOKED_AT` at a time, and yield them."""
+        clients = list(self._clients.values())
+        for start in range(0, len(clients), LOOKED_AT):
+            part = clients[start : start + LOOKED_AT]
+            gone = [client for client in part if not self.is_alive(client.client_id)]
+            for client in gone:
+                self.remove(client.client_id)
+            yield gone
+
     def drop_idle(self) -> list[Client]:
-        """Forget the clients that are gone, and return them."""
-        gone = [client for client in self._clients.values() if not self.is_alive(client.client_id)]
-        for client in gone:
-            self.remove(client.client_id)
-        return gone
+        """Forget all clients that are gone, and return them."""
+        return [client for gone in self.dropping_idle() for client in gone]

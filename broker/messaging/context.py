@@ -16,6 +16,7 @@ from commitbus.broker.messaging.errors import (
     TooManyRequestsError,
     TopicNotFoundError,
 )
+from commitbus.broker.messaging.leavers import Leavers
 from commitbus.broker.messaging.long_polling import LongPolling
 from commitbus.broker.messaging.questions import Questions
 from commitbus.broker.messaging.queue_watch import QueueWatch
@@ -54,6 +55,8 @@ class MessagingContext:
         self.listen_port: int | None = None
         """Set once the transport has bound it: the last resort for the address clients are told."""
         self.clients = ClientRegistry(clock)
+        self.leavers = Leavers()
+        """Clients that are gone, of which the messages are to be released."""
         self.questions = Questions()
         self.counters = Counters()
         self.polls = LongPolling(clock)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.groups import ExponentialBackoff
+from commitbus.broker.metadata.progress import Lease, QueueProgress
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from tests.steps import Steps
 
 Run = Callable[..., None]
 
@@ -196,8 +201,126 @@ def test_a_renewal_that_cannot_be_saved_does_not_stop_the_broker(
 
         with monkeypatch.context() as patch:
             patch.setattr(bus.context.progress, "change_invisible", fail)
+            patch.setattr(bus.context.progress, "extend", fail)
             await live(bus, 70)
         assert (await bus.receive()).bodies == [b"a"]
 
     run(scenario)
     assert "renewal not saved" in caplog.text
+
+
+def _deliver_many(
+    bus: Any, count: int, client_id: str, *, queues: int = 1, batch: int = 32
+) -> None:
+    """Have a client hold messages with automatic renewal, as if it had just received them."""
+    table, now_ms = bus.context.progress, bus.now_ms()
+    for queue_id in range(queues):
+        progress = table.create("G", "T", queue_id, 0)
+        lease = Lease(now_ms, now_ms + 60_000, client_id, auto_renew=True)
+        for start in range(progress.next_offset, progress.next_offset + count, batch):
+            offsets = range(start, start + batch)
+            table.deliver(progress, offsets, lease, next_offset=start + batch)
+
+
+@contextmanager
+def _counting(bus: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
+    """Count the messages of which the time is changed, in each step."""
+    table, steps = bus.context.progress, Steps()
+    change, extend = table.change_invisible, getattr(table, "extend", None)
+
+    def counted_change(*arguments: Any, **named: Any) -> None:
+        steps.count()
+        change(*arguments, **named)
+
+    def counted_extend(progress: Any, offsets: Sequence[int], until_ms: int) -> None:
+        assert extend is not None
+        steps.count(len(offsets))
+        extend(progress, offsets, until_ms)
+
+    trio.lowlevel.add_instrument(steps)
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "change_invisible", counted_change)
+        patch.setattr(table, "extend", counted_extend, raising=False)
+        yield steps
+    trio.lowlevel.remove_instrument(steps)
+
+
+def test_a_client_that_holds_much_and_leaves_is_released_in_steps(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heartbeats of others waited until the last of its messages was released."""
+
+    async def scenario(bus: Any) -> None:
+        request = pb.HeartbeatRequest(client_type=pb.PUSH_CONSUMER)
+        request.group.name = "G"
+        await bus.unary("Heartbeat", request)
+        _deliver_many(bus, 8_192, "client")
+        _deliver_many(bus, 64, "other")
+        with _counting(bus, monkeypatch) as steps:
+            goodbye = pb.NotifyClientTerminationRequest()
+            assert (await bus.unary("NotifyClientTermination", goodbye)).status.code == pb.OK
+            await trio.testing.wait_all_tasks_blocked()
+        assert steps.total == 8_192
+        assert steps.longest <= 1_024
+        progress = bus.context.progress.get("G", "T", 0)
+        assert progress.next_expiry_ms == bus.now_ms() + 1_000
+        assert progress.in_flight[8_192].invisible_until_ms == bus.now_ms() + 60_000
+
+    run(scenario)
+
+
+def test_many_messages_are_renewed_in_steps(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some came alone: from the second time on they are renewed together."""
+
+    async def scenario(bus: Any) -> None:
+        _deliver_many(bus, 4_096, "client", batch=1)
+        _deliver_many(bus, 4_096, "client")
+        with _counting(bus, monkeypatch) as steps:
+            await live(bus, 60)
+        assert steps.total == 8_192
+        assert steps.longest <= 1_024
+        assert len(bus.context.progress.holdings) <= 20
+        entries = bus.context.progress.get("G", "T", 0).entries()
+        assert all(e.invisible_until_ms == e.pop_time_ms + 120_000 for e in entries)
+        await live(bus, 60)
+        assert all(e.invisible_until_ms == e.pop_time_ms + 180_000 for e in entries)
+
+    run(scenario)
+
+
+def test_renewal_looks_only_at_what_is_due(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every five seconds all queues of all groups were looked at, and all that is in flight."""
+
+    async def scenario(bus: Any) -> None:
+        _deliver_many(bus, 320, "client", queues=50)
+        looks: list[int] = []
+
+        def looked(_: QueueProgress) -> int:
+            looks.append(1)
+            return 0
+
+        with monkeypatch.context() as patch:
+            patch.setattr(QueueProgress, "next_expiry_ms", property(looked))
+            patch.setattr(QueueProgress, "in_flight", property(looked))
+            await live(bus, 40)
+        assert not looks
+
+    run(scenario)
+
+
+def test_what_is_acknowledged_reset_or_deleted_is_held_no_more(run: Run) -> None:
+    """No list of what is held grows."""
+
+    async def scenario(bus: Any) -> None:
+        table = bus.context.progress
+        _deliver_many(bus, 320, "client", queues=3)
+        for queue_id, progress in table.queues_of("G", "T"):
+            if queue_id == 0:
+                table.acknowledge(progress, *range(320))
+                assert len(table.holdings) == 20
+        table.reset("G", "T", 1, 0)
+        table.delete_group("G")
+        await live(bus, 60)
+        assert len(table.holdings) == 0
+
+    run(scenario)
