@@ -11,13 +11,13 @@ import errno
 import fcntl
 import mmap
 import os
-import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, final
 
 from commitbus.commitlog.errors import ReadFailedError
+from commitbus.commitlog.file_lock import RealLock, flock
 from commitbus.commitlog.resident_pages import (
     address_of,
     is_resident,
@@ -228,6 +228,15 @@ class FileSystem(Protocol):
     def is_directory(self, path: Path) -> bool:
         """Return whether `path` is a directory."""
 
+    def names_mark(self, directory: Path) -> int:
+        """Return a number that changes when a name in a directory is added or removed.
+
+        FileNotFoundError: it is not there.
+        """
+
+    def directories(self, directory: Path) -> dict[str, int]:
+        """Return the directories in one, by name, with their `names_mark`; none without it."""
+
     def make_directories(self, path: Path) -> None:
         """Create a directory and its parents where missing."""
 
@@ -368,56 +377,6 @@ class _RealFile:
         self.close()
 
 
-_FLOCK: Final = struct.Struct("@hhqqi0q")
-"""C's `struct flock`: type, whence, start, length (0: to the end), pid (0 for these locks)."""
-
-
-def _flock(kind: int) -> bytes:
-    return _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0)
-
-
-@final
-class _RealLock:
-    """An open-file-description lock.
-
-    It excludes POSIX locks, such as Java's FileLock, and the other way round. But it belongs to
-    this one opening of the file: a POSIX lock belongs to the process, which would get it twice,
-    and lose it as soon as it closed any other descriptor of the file, as a copy of the directory
-    does.
-    """
-
-    __slots__ = ("_fd",)
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        _locks.add(self)
-
-    def release(self) -> None:
-        """Give it up; the file stays, as RocketMQ leaves it. Nothing in a forked child."""
-        if self in _locks:
-            _locks.discard(self)
-            # Not by closing alone: a child that is forked right now has the descriptor as well.
-            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK))
-            os.close(self._fd)
-
-    def forget(self) -> None:
-        """Close a forked child's descriptor, so that no lock outlives the process that took it."""
-        _locks.discard(self)
-        os.close(self._fd)
-
-
-_locks: Final[set[_RealLock]] = set()
-"""The locks that this process holds."""
-
-
-def _forget_locks() -> None:
-    for lock in list(_locks):
-        lock.forget()
-
-
-os.register_at_fork(after_in_child=_forget_locks)
-
-
 @final
 class RealFileSystem:
     """The file system of this machine (POSIX)."""
@@ -430,17 +389,17 @@ class RealFileSystem:
         return _RealFile(os.open(path, flags | os.O_CLOEXEC, 0o644), path, writable=writable)
 
     def lock(self, path: Path) -> Lock | None:
-        """Take the lock; `flock` would not exclude RocketMQ. See `_RealLock`."""
+        """Take the lock; `flock` would not exclude RocketMQ. See `RealLock`."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, flock(fcntl.F_WRLCK))
         except (BlockingIOError, PermissionError):
             os.close(fd)
             return None
         except BaseException:
             os.close(fd)
             raise
-        return _RealLock(fd)
+        return RealLock(fd)
 
     def exists(self, path: Path) -> bool:
         """Return whether a file or directory is there."""
@@ -456,6 +415,18 @@ class RealFileSystem:
     def is_directory(self, path: Path) -> bool:
         """Return whether `path` is a directory."""
         return path.is_dir()
+
+    def names_mark(self, directory: Path) -> int:
+        """Return the time of the last change."""
+        return directory.stat().st_mtime_ns
+
+    def directories(self, directory: Path) -> dict[str, int]:
+        """Return the directories in one, by name, with their `names_mark`; none without it."""
+        try:
+            with os.scandir(directory) as entries:
+                return {entry.name: entry.stat().st_mtime_ns for entry in entries if entry.is_dir()}
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
 
     def make_directories(self, path: Path) -> None:
         """Create a directory and its parents where missing."""

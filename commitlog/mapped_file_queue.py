@@ -162,6 +162,10 @@ class MappedFileQueue:
                 )
             expected += self.file_size
 
+    def names_mark(self) -> int:
+        """Return a number that changes with the names in the directory. FileNotFoundError."""
+        return self.file_system.names_mark(self.directory)
+
     @property
     def min_offset(self) -> int:
         """Offset of the first byte that is there; 0 when there is no file."""

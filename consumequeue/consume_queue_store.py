@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,9 +11,7 @@ from typing import final
 from commitbus.commitlog.descriptor_cache import DescriptorCache
 from commitbus.commitlog.errors import (
     DiskFullError,
-    FlushFailedError,
     NotAStoreError,
-    OutOfResourcesError,
     StoreClosedError,
     StoreError,
 )
@@ -27,10 +24,13 @@ from commitbus.commitlog.record_format import (
     TRANSACTION_ROLLED_BACK,
 )
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
+from commitbus.consumequeue.changed_queues import ChangedQueues, sync_names
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.consumequeue.deleted_topics import DeletedTopics
 from commitbus.consumequeue.errors import DispatchError
+from commitbus.consumequeue.known_queues import FoundIds, ids_on_disk, split_known
 from commitbus.consumequeue.queue_ends import QueueEnds
+from commitbus.consumequeue.queue_table import QueueTable
 from commitbus.consumequeue.unit_format import UNIT, UNIT_BYTES
 
 _NOT_QUEUED = frozenset((TRANSACTION_PREPARED, TRANSACTION_ROLLED_BACK))
@@ -70,18 +70,30 @@ class ConsumeQueueStore:
             grow=True,
             descriptors=DescriptorCache(open_files_max),
         )
-        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._table = QueueTable(self._new_queue)
         self._deleted: DeletedTopics | None = None
         self._noted_ends: QueueEnds | None = None
         self._dispatched_to = PhysicalOffset(0)
-        self._new_names_in: set[Path] = set()
+        # A checkpoint vouched for the queues up to here, and its states were taken over.
+        self._known_to = PhysicalOffset(0)
         self._lock = threading.Lock()
+        self.changes = ChangedQueues(directory.parent, self._table, self._lock, file_system)
+        """For checkpoints: makes durable what has changed."""
+        self.begun: list[tuple[str, int]] = []
+        """Queues that `put` has begun, in order; for the start, which clears it."""
         # While a note changes, of queue ends or of deleted topics; taken before `_lock`.
         self._ends_lock = threading.Lock()
         self._closed = False
 
-    def load(self) -> None:
-        """Open every queue that is there. Call it once, before anything else.
+    def load(self, checkpoint_end: PhysicalOffset | None = None, *, is_clean: bool = False) -> None:
+        """Find every queue that is there. Call it once, before anything else.
+
+        The files of a queue are not looked at where the checkpoint has noted how it ends.
+
+        Args:
+            checkpoint_end: The offset up to which the checkpoint vouches for the queues. None: all
+                files are looked at.
+            is_clean: Whether the last writer closed the store. Else `truncate` must follow.
 
         Raises:
             NotAStoreError: A file has an alien name or another size, or the size cannot be one; or
@@ -96,17 +108,50 @@ class ConsumeQueueStore:
         self._deleted = DeletedTopics(self._directory.parent, self._file_system)
         self._noted_ends = QueueEnds(self._directory.parent, self._file_system)
         try:
-            for topic in self._file_system.list_names(self._directory):
-                for name in self._directory_names(self._directory / topic):
-                    if name.isascii() and name.isdecimal() and str(int(name)) == name:
-                        key = (topic, int(name))
-                        self._queues[key] = self._new_queue(*key)
-                        self._queues[key].load()
-                        self._forget_if_empty(key)
+            found = ids_on_disk(self._directory, self._file_system)
+            is_known = checkpoint_end is not None and self._rest(
+                found, checkpoint_end, is_clean=is_clean
+            )
+            if not is_known:
+                self._open_all(found)
         except BaseException:
             self.close()
             raise
-        self._dispatched_to = self._end_of_units()
+        self._dispatched_to = max(self._end_of_units(), self._known_to)
+
+    def _rest(self, found: FoundIds, checkpoint_end: PhysicalOffset, *, is_clean: bool) -> bool:
+        """Take over what a checkpoint says of queues, and open the others; False if none may be."""
+        states = self.changes.read_states(checkpoint_end)
+        split = states and split_known(
+            found,
+            states,
+            deleted_before=self.deleted.before,
+            flushed_to=None if is_clean else checkpoint_end,
+        )
+        if not split:
+            return False
+        self._open_all(split.others)
+        bounds = ((self._table.bounds(*key), end) for key, end in split.ends.items())
+        if any(bound is None or bound[1] < end for bound, end in bounds):
+            # Somebody has removed units that the checkpoint vouches for.
+            for queue in self._table.clear():
+                queue.close()
+            return False
+        for topic, queues in split.known.items():
+            self._table.rest(topic, queues)
+        self._known_to = checkpoint_end
+        if not is_clean:
+            self._table.is_doubtful = True
+            self.changes.unsettle(split.known)
+        return True
+
+    def _open_all(self, found: FoundIds) -> None:
+        for topic, ids in found.items():
+            for queue_id in ids:
+                queue = self._new_queue(topic, queue_id)
+                queue.load()
+                self._table.add(queue)
+                self._forget_if_empty(queue)
 
     @property
     def deleted(self) -> DeletedTopics:
@@ -119,12 +164,13 @@ class ConsumeQueueStore:
         ends = self.deleted.queue_ends()
         for key, end in self._ends.ends.items():
             ends[key] = max(ends.get(key, end), end)
-        for key, queue in self._queues.items():
-            if queue.min_offset < queue.max_offset:
+        for key in self._table:
+            begin, end = self._table.bounds(*key) or (QueueOffset(0), QueueOffset(0))
+            if begin < end:
                 # RocketMQ begins at 0 again after it deletes a topic, and does not know the note.
-                ends[key] = max(self.deleted.queue_end(*key), queue.max_offset)
+                ends[key] = max(self.deleted.queue_end(*key), end)
             else:
-                ends[key] = max(ends.get(key, queue.max_offset), queue.max_offset)
+                ends[key] = max(ends.get(key, end), end)
         return ends
 
     def begins_late(self, topic: str, queue_id: int) -> bool:
@@ -133,7 +179,9 @@ class ConsumeQueueStore:
         It should begin at 0, or where a note says that an earlier one ended. It begins later if
         retention has removed the file with its older units, and `truncate` the rest.
         """
-        return self._queues[topic, queue_id].min_offset > self.noted_end(topic, queue_id)
+        bounds = self._table.bounds(topic, queue_id)
+        assert bounds is not None, "it has begun"
+        return bounds[0] > self.noted_end(topic, queue_id)
 
     def noted_end(self, topic: str, queue_id: int) -> QueueOffset:
         """Return the next offset of a queue of which no message is left; 0 without a note."""
@@ -157,11 +205,15 @@ class ConsumeQueueStore:
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue, None when no message was put into it."""
-        return self._queues.get((topic, queue_id))
+        return self._table.get(topic, queue_id)
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset] | None:
+        """Return `min_offset` and `max_offset` of a queue, None as `queue`. Waits for no disk."""
+        return self._table.bounds(topic, queue_id)
 
     def queues(self) -> list[tuple[str, int]]:
-        """Return (topic, queue id) of every queue, in order."""
-        return sorted(self._queues)
+        """Return (topic, queue id) of every queue, in order. Walks over all of them."""
+        return list(self._table)
 
     def put(self, requests: DispatchBatch) -> None:
         """Enter messages, given in log order; what a queue already holds is passed over.
@@ -201,12 +253,19 @@ class ConsumeQueueStore:
             # Those of topics without a queue as well: a start that was killed may have removed it.
             names = self._file_system.list_names(self._directory)
             paths = {self._directory / name for name in names}
-            self._new_names_in |= {path for path in paths if self._file_system.is_directory(path)}
-            self._new_names_in |= {self._directory, self._directory.parent}
-            for key, queue in list(self._queues.items()):
-                queue.truncate(end)
-                self._forget_if_empty(key)
-            self._dispatched_to = self._end_of_units()
+            self.changes.note_names(path for path in paths if self._file_system.is_directory(path))
+            self.changes.note_names((self._directory, self._directory.parent))
+            for key in list(self._table):
+                state = self._table.state(*key)
+                if self._table.rests(*key) and state and state.dispatched_to <= end:
+                    # A checkpoint has flushed all of it. `settle` looks at what lies behind.
+                    continue
+                queue = self._table.get(*key)
+                if queue is not None:
+                    queue.truncate(end)
+                    self.changes.note(queue)
+                    self._forget_if_empty(queue)
+            self._dispatched_to = max(self._end_of_units(), min(self._known_to, end))
 
     def note_ends(self, min_physical_offset: PhysicalOffset) -> None:
         """Note, durably, the ends of the queues that have no message from an offset on.
@@ -219,15 +278,15 @@ class ConsumeQueueStore:
         """
         with self._ends_lock:
             ends = dict(self._ends.ends)
-            for key in self.queues():
+            for key in self._table:
                 # As in `delete_before`.
                 with self._lock:
-                    queue = self._queues.get(key)
+                    state, queue = self._table.state(*key), self._table.awake.get(key)
                     # One without a file has not begun: there was no room for its first unit.
-                    if queue is not None and not queue.is_empty:
+                    if state is not None and not (queue and queue.is_empty):
                         ends.pop(key, None)
-                        if queue.dispatched_to <= min_physical_offset:
-                            ends[key] = queue.max_offset
+                        if state.dispatched_to <= min_physical_offset:
+                            ends[key] = state.max_offset
             self._ends.save(ends)
 
     def delete_before(self, min_physical_offset: PhysicalOffset) -> None:
@@ -240,13 +299,16 @@ class ConsumeQueueStore:
             OSError: A file could not be removed. Likewise.
         """
         failure: StoreError | OSError | None = None
-        for key in self.queues():
+        for key in self._table:
+            state = self._table.state(*key) if self._table.rests(*key) else None
+            if state is not None and state.begin_physical >= min_physical_offset:
+                continue
             # Queue by queue: with 10,000 of them the writer would otherwise stand still for long.
             with self._lock:
-                queue = self._queues.get(key)
+                queue = self._table.get(*key)
                 try:
-                    if queue is not None:
-                        queue.delete_before(min_physical_offset)
+                    if queue is not None and queue.delete_before(min_physical_offset):
+                        self.changes.note(queue)
                 except (StoreError, OSError) as error:
                     failure = failure or error
         if failure is not None:
@@ -280,10 +342,10 @@ class ConsumeQueueStore:
 
     def _remove_topic(self, topic: str, before: PhysicalOffset) -> None:
         """Remove the queues of a topic, but those that hold a message from an offset on."""
-        for key in [key for key in self.queues() if key[0] == topic]:
+        for queue_id in self._table.ids(topic):
             # Queue by queue: the next messages need not wait for all of the files.
             with self._lock:
-                self._remove_queue(key, before)
+                self._remove_queue(topic, queue_id, before)
         path = self._directory / topic
         with self._lock:
             if (
@@ -293,12 +355,18 @@ class ConsumeQueueStore:
             ):
                 self._file_system.remove(path)
 
-    def _remove_queue(self, key: tuple[str, int], before: PhysicalOffset) -> None:
-        queue = self._queues.get(key)
+    def _remove_queue(self, topic: str, queue_id: int, before: PhysicalOffset) -> None:
+        queue = self._table.get(topic, queue_id)
+        if queue is None:
+            return
         # Messages may have come since the log's end was taken.
-        if queue is not None and queue.hides_all_before(before):
-            del self._queues[key]
+        is_changed = queue.delete_before(before)
+        if queue.min_offset == queue.max_offset:
+            self._table.remove(topic, queue_id)
+            self.changes.removed(topic, queue_id)
             queue.delete() if self._writable else queue.close()
+        elif is_changed:
+            self.changes.note(queue)
 
     def settle_deleted(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
         """After a start: remove what a crash left of deleted topics, given the log's bounds.
@@ -311,12 +379,14 @@ class ConsumeQueueStore:
         with self._lock:
             deleted = self.deleted
             # Includes topics that are forgotten below: their files would not be removed later.
+            forgotten: list[str] = []
             for topic in deleted.topics():
                 before = min(deleted.before(topic), end)
-                for key in [key for key in self._queues if key[0] == topic]:
-                    self._remove_queue(key, before)
+                for queue_id in self._table.ids(topic):
+                    self._remove_queue(topic, queue_id, before)
                 if self._writable and before <= begin:
-                    self._sync_removal(topic)
+                    forgotten.append(topic)
+            self._sync_removals(forgotten)
             is_needed = deleted.settle(begin, end)
             if self._writable and not deleted.is_new:
                 try:
@@ -327,43 +397,26 @@ class ConsumeQueueStore:
                         raise
 
     def flush(self) -> None:
-        """Make everything put before the call durable.
-
-        Raises:
-            FlushFailedError: It failed. Never try again.
-            OutOfResourcesError: The process may open no more files. Trying again is right.
-        """
-        with self._lock:
-            directories, self._new_names_in = self._new_names_in, set()
-            queues = list(self._queues.values())
-        try:
-            for queue in queues:
-                queue.flush()
-            for directory in sorted(directories):
-                # The topic may have been deleted meanwhile.
-                with suppress(FileNotFoundError):
-                    self._sync_names(directory)
-        except OutOfResourcesError:
-            with self._lock:
-                self._new_names_in |= directories
-            raise
+        """Make everything put before the call durable. Raises as `ChangedQueues.flush`."""
+        self.changes.flush()
 
     def warm(self) -> Iterator[int]:
         """Read the newest file of each queue into memory; yield how many are done, one by one."""
-        for done, queue in enumerate(list(self._queues.values()), 1):
-            queue.warm()
+        for done, key in enumerate(self._table, 1):
+            queue = self._table.get(*key)
+            if queue is not None:
+                queue.warm()
             yield done
 
     def close(self) -> None:
         """Close every file. Does not flush. Idempotent."""
         with self._lock:
             self._closed = True
-            for queue in self._queues.values():
+            for queue in self._table.clear():
                 queue.close()
-            self._queues.clear()
 
     def _put(self, requests: Sequence[DispatchRequest]) -> None:
-        queues, deleted = self._queues, self.deleted
+        queues, deleted = self._table.awake, self.deleted
         if deleted:
             requests = [request for request in requests if not deleted.hides(request)]
         for request in requests:
@@ -372,9 +425,11 @@ class ConsumeQueueStore:
                 _, sys_flag, _, _, _,
             ) = request  # fmt: skip
             if sys_flag & TRANSACTION_FLAGS not in _NOT_QUEUED:
-                queue = queues.get((topic, queue_id)) or self._add_queue(
+                queue = queues.get((topic, queue_id)) or self._queue_for(
                     topic, queue_id, physical_offset
                 )
+                if not queue.is_changed:
+                    self.changes.note(queue)
                 queue.put(queue_offset, physical_offset, size_bytes, tags_code)
             end = physical_offset + size_bytes
             if end > self._dispatched_to:
@@ -388,16 +443,13 @@ class ConsumeQueueStore:
                 queue_offsets, units = queue_offsets[hidden:], units[UNIT_BYTES * hidden :]  # noqa: PLW2901 - what is left of them
                 if not queue_offsets:
                     continue
-            queue = self._queues.get((topic, queue_id)) or self._add_queue(
+            queue = self._table.awake.get((topic, queue_id)) or self._queue_for(
                 topic, queue_id, UNIT.unpack_from(units)[0]
             )
+            if not queue.is_changed:
+                self.changes.note(queue)
             queue.put_many(queue_offsets, units)
         self._dispatched_to = max(self._dispatched_to, columns.end_offset)
-
-    def _directory_names(self, directory: Path) -> list[str]:
-        if not self._file_system.is_directory(directory):
-            return []
-        return self._file_system.list_names(directory)
 
     def _new_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         return ConsumeQueue(
@@ -407,53 +459,43 @@ class ConsumeQueueStore:
             self._file_size,
             file_system=self._file_system,
             policy=self._policy,
+            forget_states=self.changes.forget_states,
         )
 
-    def _add_queue(
+    def _queue_for(
         self, topic: str, queue_id: int, physical_offset: PhysicalOffset
     ) -> ConsumeQueue:
+        queue = self._table.get(topic, queue_id)
+        if queue is not None:
+            return queue
         # The broker checks names, but the log of another broker, or a damaged one, may hold any.
         if not is_plain_name(topic) or queue_id < 0:
             raise DispatchError(
                 topic, queue_id, physical_offset, "these cannot be names of directories"
             )
-        queue = self._queues[topic, queue_id] = self._new_queue(topic, queue_id)
+        queue = self._new_queue(topic, queue_id)
+        self._table.add(queue)
+        self.begun.append((topic, queue_id))
         # A file is not durable before the names that lead to it are.
-        self._new_names_in |= {
-            self._directory / topic, self._directory, self._directory.parent
-        }  # fmt: skip
+        self.changes.note_names((self._directory / topic, self._directory, self._directory.parent))
         return queue
 
-    def _sync_removal(self, topic: str) -> None:
-        """Make it durable that queues of a topic were removed. FlushFailedError."""
-        for directory in (self._directory, self._directory / topic):
-            if is_plain_name(topic) and self._file_system.is_directory(directory):
-                self._sync_names(directory)
+    def _sync_removals(self, topics: Sequence[str]) -> None:
+        """Make it durable that queues of topics were removed. FlushFailedError."""
+        paths = [self._directory / topic for topic in topics if is_plain_name(topic)]
+        for path in (self._directory, *paths) if paths else ():
+            if self._file_system.is_directory(path):
+                sync_names(path, self._file_system)
 
-    def _sync_names(self, directory: Path) -> None:
-        """Make the names in a directory durable.
-
-        Raises:
-            FileNotFoundError: It is not there.
-            OutOfResourcesError: The process may open no more files.
-            FlushFailedError: It failed otherwise.
-        """
-        try:
-            self._file_system.sync_directory(directory)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise OutOfResourcesError(directory, error) from error
-            raise FlushFailedError(directory, error) from error
-
-    def _forget_if_empty(self, key: tuple[str, int]) -> None:
-        if self._queues[key].is_empty:
-            self._queues.pop(key).close()
+    def _forget_if_empty(self, queue: ConsumeQueue) -> None:
+        if queue.is_empty:
+            self._table.remove(queue.topic, queue.queue_id)
+            self.changes.removed(queue.topic, queue.queue_id)
+            queue.close()
 
     def _end_of_units(self) -> PhysicalOffset:
-        ends = (queue.dispatched_to for queue in self._queues.values())
-        return max(ends, default=PhysicalOffset(0))
+        states = (self._table.state(*key) for key in self._table)
+        return max((state.dispatched_to for state in states if state), default=PhysicalOffset(0))
 
 
 def is_plain_name(topic: str) -> bool:

@@ -113,7 +113,7 @@ class MessageStore(StoreReader):
         self._checkpoints = CheckpointService(
             checkpoint_file,
             watermark,
-            queues=parts.queues,
+            queues=parts.queues.changes,
             index=parts.index,
             dispatched_to=lambda: self._reput.dispatched_to,
             wait_durable=self._flush.wait_durable,
@@ -204,7 +204,12 @@ class MessageStore(StoreReader):
             file_system.make_directories(directory / NOTES)
             ownership.mark_in_use()
             parts = open_parts(
-                directory, config, clock=clock, file_system=file_system, writable=True, undo=undo
+                directory,
+                config,
+                clock=clock,
+                file_system=file_system,
+                is_clean=is_clean,
+                undo=undo,
             )
             with _refusal_named(directory / CHECKPOINT_NAME):
                 checkpoint_file = CheckpointFile(directory, file_system)
@@ -258,7 +263,7 @@ class MessageStore(StoreReader):
         check_directory(directory, file_system, may_be_new=False)
         with ExitStack() as undo:
             parts = open_parts(
-                directory, config, clock=clock, file_system=file_system, writable=False, undo=undo
+                directory, config, clock=clock, file_system=file_system, is_clean=None, undo=undo
             )
             find_end(parts.log, directory, file_system)
             parts.queues.delete_before(parts.log.min_offset)
@@ -414,6 +419,11 @@ class MessageStore(StoreReader):
             tree_bytes(self.directory / name, self._file_system) for name in (LOG, QUEUES, INDEX)
         )
 
+    def max_offset(self, topic: str, queue_id: int) -> QueueOffset:
+        """Return as for a reader. Reput puts nothing into a queue that may not be shown."""
+        bounds = self._queues.bounds(topic, queue_id)
+        return bounds[1] if bounds and bounds[1] else self._queues.noted_end(topic, queue_id)
+
     def queue_end(self, topic: str, queue_id: int) -> QueueOffset:
         """Return the queue offset that the next message of a queue gets.
 
@@ -501,7 +511,7 @@ class MessageStore(StoreReader):
             self._reput.stop()
             self._checkpoints.stop()
             if self._failure is None and self._reput.full_disk is None:
-                self._checkpoints.save()
+                self._checkpoints.save_last()
                 self._is_settled = True
 
     def _mark_closed(self) -> None:

@@ -476,7 +476,7 @@ def _derive(
     """Make queues, index, watermark and checkpoint from the new log."""
     with ExitStack() as undo:
         parts = open_parts(
-            out, config, clock=clock, file_system=file_system, writable=True, undo=undo
+            out, config, clock=clock, file_system=file_system, is_clean=True, undo=undo
         )
         checkpoint_file = CheckpointFile(out, file_system)
         undo.callback(checkpoint_file.close)

@@ -83,17 +83,19 @@ def open_parts(
     *,
     clock: Clock,
     file_system: FileSystem,
-    writable: bool,
+    is_clean: bool | None,
     undo: ExitStack,
 ) -> StoreParts:
     """Open the files, in the sizes they have; `undo` closes them should the start fail later.
+
+    `is_clean`: whether the last writer closed the store; None to open it for reading.
 
     Raises:
         NotAStoreError: A file is none of a store's.
         StoreDamagedError: A file is missing between others.
         OSError: A file cannot be opened.
     """
-    config = sizes_on_disk(store, config, file_system)
+    config, writable = sizes_on_disk(store, config, file_system), is_clean is not None
     log = CommitLog(
         store / LOG,
         config.log_file_bytes,
@@ -112,7 +114,10 @@ def open_parts(
         open_files_max=quarter_of_descriptors(_OPEN_FILES_MAX),
     )
     undo.callback(queues.close)
-    queues.load()
+    if is_clean is None:
+        queues.load()
+    else:
+        queues.load(_queues_flushed_to(store, file_system), is_clean=is_clean)
     index = IndexService(
         store / INDEX,
         slot_count=config.index_slots,
@@ -124,6 +129,14 @@ def open_parts(
     undo.callback(index.close)
     index.load()
     return StoreParts(log, queues, index)
+
+
+def _queues_flushed_to(store: Path, file_system: FileSystem) -> PhysicalOffset | None:
+    """Return the offset up to which the checkpoint vouches for the queues, None if unknown."""
+    checkpoint = read_checkpoint(store, file_system) or StoreCheckpoint()
+    watermark = read_durable_watermark(store, file_system)
+    flushed = read_flushed_offsets(store, checkpoint, watermark, file_system)
+    return flushed.queues_end if flushed else None
 
 
 @final
@@ -411,13 +424,14 @@ def _dispatch(
     """
     log, queues = parts.log, parts.queues
     begin, end = log.min_offset, log.end_offset
-    start, held = max(queues.dispatched_to, begin), set(queues.queues())
+    start = max(queues.dispatched_to, begin)
+    queues.begun.clear()
     withdrawal.withdraw_queues(start)
     try:
         dispatched = fill_queues(parts, start, end, on_progress)
-        begun = set(queues.queues()) - held
         lacks_units = start > begin and (
-            any(queues.begins_late(*key) for key in begun) or _has_lost_queues(parts, outcome)
+            any(queues.begins_late(*key) for key in queues.begun)
+            or _has_lost_queues(parts, outcome)
         )
     except DispatchError:
         # The next message does not fit where a queue ends, so units before it are missing.
@@ -451,8 +465,8 @@ def _lost_queues(
     """Return by topic and id the queues without the newest message that recovery saw of them."""
     lost: dict[str, dict[int, QueueOffset]] = {}
     for (topic, queue_id), end in outcome.queue_ends.items():
-        queue = queues.queue(topic, queue_id)
-        held = queues.deleted.queue_end(topic, queue_id) if queue is None else queue.max_offset
+        bounds = queues.bounds(topic, queue_id)
+        held = bounds[1] if bounds else queues.deleted.queue_end(topic, queue_id)
         if held < end:
             lost.setdefault(topic, {})[queue_id] = end
     return lost

@@ -164,11 +164,11 @@ class StoreReader:
         Of a queue without a message the one that its first will have: 0, unless it had messages
         before that are deleted.
         """
-        queue = self._queues.queue(topic, queue_id)
-        if queue is None or not queue.max_offset:
+        bounds = self._queues.bounds(topic, queue_id)
+        if bounds is None or not bounds[1]:
             # Without a unit it may be in the making: its first queue offset is not 0 for certain.
             return self._queues.noted_end(topic, queue_id)
-        return queue.min_offset
+        return bounds[0]
 
     def max_offset(self, topic: str, queue_id: int) -> QueueOffset:
         """Return the first queue offset after the last message that may be shown.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import zlib
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
@@ -140,6 +141,18 @@ class SimulatedFileSystem:
 
     def is_directory(self, path: Path) -> bool:
         return isinstance(self.disk.find(_relative(path)), Directory)
+
+    def names_mark(self, directory: Path) -> int:
+        return zlib.crc32(
+            "/".join(sorted(self.disk.directory(_relative(directory)).entries)).encode()
+        )
+
+    def directories(self, directory: Path) -> dict[str, int]:
+        return {
+            name: self.names_mark(directory / name)
+            for name in self.list_names(directory)
+            if self.is_directory(directory / name)
+        }
 
     def make_directories(self, path: Path) -> None:
         where = _relative(path)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from functools import partial
+from pathlib import PurePosixPath
 from typing import Final
 
+from commitbus.broker.store.checkpoint_service import SETTLE_INTERVAL_S
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.errors import StoreError
 from commitbus.commitlog.retention import NEVER_PERCENT, RetentionPolicy
+from commitbus.consumequeue.queue_states import QUEUE_STATES_PATH
 from commitbus.flush.policy import FlushMode
-from tests.simulation.disk import CrashState, Disk
+from tests.simulation.disk import CrashState, Directory, Disk
 from tests.simulation.files import Faults
 from tests.simulation.oracle import Oracle, QueueKey
 from tests.simulation.process import Process, message, store_config
@@ -101,7 +104,7 @@ def cut_units_stay_cut(seed: int) -> None:
     """Lose messages whose units are durable; kill the start that cuts them, and go on elsewhere.
 
     The next start finds nothing to cut. Once the log is past the places of the lost messages, a
-    power cut must not bring their units back.
+    power cut must not bring their units back. No start has the states of the queues.
 
     Raises:
         SimulationError: It does.
@@ -127,10 +130,49 @@ def cut_units_stay_cut(seed: int) -> None:
 
     for number, act in enumerate((start, go_on, start)):
         process = Process(disk, Scheduler(f"cut {seed} {number}"), Faults(), START_MS + 60_000)
+        _remove_states(disk)
         process.run(partial(act, process))
         if number:
             state = disk.state()
             disk = state.disk([0] * len(state.axes))
+
+
+def stray_units_stay_cut(seed: int) -> None:
+    """Lose messages whose units are durable; kill a process that has cut them behind its start.
+
+    The next one finds nothing to cut, and closes the store. A power cut must not bring them back.
+
+    Raises:
+        SimulationError: It does.
+    """
+    config = store_config(FlushMode.ASYNC_FLUSH, checkpoint_interval_ms=10)
+    oracle = Oracle(is_sync=False)
+    disk = _disk_with_units_of_lost_messages(config, oracle, repeatable(seed))
+
+    def settle(process: Process) -> None:
+        process.open(config)
+        process.scheduler.sleep(SETTLE_INTERVAL_S * 1.5)
+        process.scheduler.die()
+
+    def go_on(process: Process) -> None:
+        store = process.open(config)
+        for number in range(8):
+            _put(oracle, store, ("T", 1), b"%02d" % (50 + number) + b"y" * 500)
+        store.close()
+
+    for number, act in enumerate((settle, go_on)):
+        process = Process(disk, Scheduler(f"stray {seed} {number}"), Faults(), START_MS + 60_000)
+        process.run(partial(act, process))
+    state = disk.state()
+    disk = state.disk([0] * len(state.axes))
+    Process(disk, Scheduler(seed), Faults(), START_MS + 120_000).check(config)
+
+
+def _remove_states(disk: Disk) -> None:
+    notes = disk.find(PurePosixPath("simulated/store", QUEUE_STATES_PATH.parent))
+    if isinstance(notes, Directory):
+        for names in (notes.entries, notes.durable):
+            names.pop(QUEUE_STATES_PATH.name, None)
 
 
 def _put(oracle: Oracle, store: MessageStore, key: QueueKey, body: bytes) -> None:

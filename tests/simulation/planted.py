@@ -18,6 +18,7 @@ from commitbus.commitlog.errors import FlushFailedError
 from commitbus.commitlog.mapped_file import FilePolicy, MappedFile
 from commitbus.commitlog.mapped_file_queue import MappedFileQueue
 from commitbus.commitlog.types import AppendResult, OutgoingMessage, PhysicalOffset
+from commitbus.consumequeue.changed_queues import ChangedQueues
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
 from commitbus.flush.doorbell import Doorbell
 from commitbus.flush.flush_service import FlushService
@@ -170,7 +171,7 @@ def _confirm_offset_too_high(patch: pytest.MonkeyPatch) -> None:
 
 @bug("the checkpoint is saved without the queues being flushed")
 def _checkpoint_ahead(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ConsumeQueueStore, "flush", lambda _: None)
+    patch.setattr(ChangedQueues, "flush", lambda _: None)
 
 
 @bug("a clean close saves no checkpoint and flushes no queue")

@@ -21,15 +21,19 @@ from commitbus.commitlog.mapped_file_queue import MappedFileQueue
 from commitbus.commitlog.record_format import BLANK_MAGIC_CODE, SIZE_AND_MAGIC
 from commitbus.commitlog.service_thread import ServiceThread
 from commitbus.commitlog.types import PhysicalOffset
+from commitbus.consumequeue.changed_queues import ChangedQueues
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
 from commitbus.consumequeue.deleted_topics import DeletedTopics
+from commitbus.consumequeue.queue_states import QueueStatesFile
+from commitbus.consumequeue.queue_table import QueueTable
 from commitbus.consumequeue.unit_format import UNIT_BYTES
 from commitbus.flush.checkpoint import CheckpointFile
 from tests.simulation.bugs import bug, with_themes
 from tests.simulation.hunts import (
     cut_units_stay_cut,
     deletions_that_fail,
+    stray_units_stay_cut,
     topics_come_and_go,
 )
 from tests.simulation.themes import Theme
@@ -175,6 +179,33 @@ def _cut_not_flushed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumeQueue, "_cut", cut)
 
 
+# Queues whose files a start does not open
+
+
+@bug("what is cut behind a start may be taken for durable by the next", hunt=stray_units_stay_cut)
+def _cut_not_noted(patch: pytest.MonkeyPatch) -> None:
+    def cut(self: ChangedQueues, strays: list[tuple[str, int]]) -> None:
+        for key in strays:
+            queue = self._table.get(*key)
+            if queue is not None:
+                queue.cut_stray_units()
+                self.note(queue)
+
+    patch.setattr(ChangedQueues, "_cut", cut)
+
+
+@bug("a store is closed before it has looked behind the ends of all queues")
+def _closed_unsettled(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ChangedQueues, "settle", lambda *_: False)
+    patch.setattr(ConsumeQueue, "cut_stray_units", lambda _: None)
+
+
+@bug("the states of queues are saved as they are, not as they were flushed")
+def _states_ahead(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(QueueTable, "saved", QueueTable.state)
+    patch.setattr(QueueStatesFile, "needs_full", property(lambda _: True, lambda *_: None))
+
+
 # Logs of which all has expired
 
 
@@ -184,10 +215,13 @@ def _newest_unit_dropped(patch: pytest.MonkeyPatch) -> None:
 
     def truncate(self: ConsumeQueueStore, end: PhysicalOffset) -> None:
         original(self, end)
-        for key, queue in list(self._queues.items()):
-            if queue.max_offset > queue.min_offset:
+        for key in list(self._table):
+            queue = self._table.get(*key)
+            if queue is not None and queue.max_offset > queue.min_offset:
+                queue.open_files()
                 queue._cut(queue.max_offset - 1)
-                self._forget_if_empty(key)
+                self.changes.note(queue)
+                self._forget_if_empty(queue)
                 break
         self._dispatched_to = self._end_of_units()
 

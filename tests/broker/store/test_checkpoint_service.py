@@ -39,6 +39,7 @@ class Surroundings:
         self.dispatched = DispatchedTo(PhysicalOffset(100), 1111)
         self.failure: StoreError | None = None
         self.saved = threading.Event()
+        self.states_saved_for = -1
         self.last_full_timestamp, self.last_full_offset = 99, PhysicalOffset(90)
         self.service = CheckpointService(
             CheckpointFile(directory, FILES),
@@ -56,6 +57,14 @@ class Surroundings:
             raise self.failure
         self.calls.append("flush")
         self.dispatched = DispatchedTo(PhysicalOffset(200), 2222)
+
+    def save_states(self, queues_end: PhysicalOffset) -> None:
+        """Note for which checkpoint it is."""
+        self.states_saved_for = queues_end
+
+    def settle(self, _count: int) -> bool:
+        """Say that all queues are looked at."""
+        return False
 
     def wait_durable(self, end: PhysicalOffset) -> bool:
         """Note what was waited for."""

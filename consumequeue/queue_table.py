@@ -1,0 +1,155 @@
+"""The queues of a store by topic and id; of most, only where they begin and end is in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final, final
+
+from commitbus.commitlog.types import PhysicalOffset, QueueOffset
+from commitbus.consumequeue.consume_queue import ConsumeQueue
+from commitbus.consumequeue.queue_states import QueueState, States
+
+_NO_QUEUES: Final[dict[int, tuple[int, int, int, int, int]]] = {}
+
+
+@final
+class QueueTable:
+    """Makes a `ConsumeQueue` of what a checkpoint says of a queue when that is first asked for.
+
+    Reading and `get` are safe on any thread; what adds and removes is called under a lock
+    of the caller's. Nothing here waits for a disk.
+    """
+
+    __slots__ = ("_awake_ids", "_lock", "_make", "_resting", "awake", "is_doubtful")
+
+    def __init__(self, make: Callable[[str, int], ConsumeQueue]) -> None:
+        """Begin without a queue; `make` names one."""
+        self._make = make
+        self.awake: Final[dict[tuple[str, int], ConsumeQueue]] = {}
+        """Those that exist as objects. For a look-up before `get`."""
+        self._awake_ids: dict[str, set[int]] = {}
+        self._resting: States = {}
+        self.is_doubtful = False
+        """Whether the files of those that rest may go on behind their end, after a power cut."""
+        self._lock = threading.Lock()
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue, None if there is none."""
+        return self.awake.get((topic, queue_id)) or self._wake(topic, queue_id)
+
+    def _wake(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        if queue_id not in self._resting.get(topic, _NO_QUEUES):
+            # Another thread may just have been first.
+            return self.awake.get((topic, queue_id))
+        with self._lock:
+            queue = self.awake.get((topic, queue_id)) or self.copy_of(topic, queue_id)
+            if queue is not None:
+                self._add(queue)
+        return queue
+
+    def copy_of(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return another object for a queue that rests, to look at its files; None if it does not.
+
+        The table does not have it: it is the caller's to close, and must not be written to.
+        """
+        state = self._resting.get(topic, _NO_QUEUES).get(queue_id)
+        if state is None:
+            return None
+        queue = self._make(topic, queue_id)
+        queue.rest(_state(state), is_doubtful=self.is_doubtful)
+        return queue
+
+    def add(self, queue: ConsumeQueue) -> None:
+        """Add a queue."""
+        with self._lock:
+            self._add(queue)
+
+    def _add(self, queue: ConsumeQueue) -> None:
+        topic, queue_id = queue.topic, queue.queue_id
+        # In this order: who looks without the lock finds it in one of the two.
+        self._awake_ids.setdefault(topic, set()).add(queue_id)
+        self.awake[topic, queue_id] = queue
+        self._pop_resting(topic, queue_id)
+
+    def rest(self, topic: str, states: dict[int, tuple[int, int, int, int, int]]) -> None:
+        """Add queues of a topic as a checkpoint has them. Before any other use of the topic."""
+        self._resting[topic] = states
+
+    def remove(self, topic: str, queue_id: int) -> None:
+        """Remove a queue."""
+        with self._lock:
+            self.awake.pop((topic, queue_id), None)
+            ids = self._awake_ids.get(topic, set())
+            ids.discard(queue_id)
+            if not ids:
+                self._awake_ids.pop(topic, None)
+            self._pop_resting(topic, queue_id)
+
+    def clear(self) -> list[ConsumeQueue]:
+        """Remove all; return those that exist as objects."""
+        with self._lock:
+            queues = list(self.awake.values())
+            self.awake.clear()
+            self._awake_ids.clear()
+            self._resting.clear()
+        return queues
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset] | None:
+        """Return `min_offset` and `max_offset` of a queue, None if there is none."""
+        state = self.state(topic, queue_id)
+        return None if state is None else (state.min_offset, state.max_offset)
+
+    def state(self, topic: str, queue_id: int) -> QueueState | None:
+        """Return where a queue begins and ends, None if there is none."""
+        if (queue := self.awake.get((topic, queue_id))) is not None:
+            return queue.state()
+        if (state := self._resting.get(topic, _NO_QUEUES).get(queue_id)) is not None:
+            return _state(state)
+        queue = self.awake.get((topic, queue_id))
+        return None if queue is None else queue.state()
+
+    def saved(self, topic: str, queue_id: int) -> QueueState | None:
+        """Return a queue's state as of the last flush, None if there is none."""
+        if (queue := self.awake.get((topic, queue_id))) is not None:
+            return queue.saved
+        state = self._resting.get(topic, _NO_QUEUES).get(queue_id)
+        return None if state is None else _state(state)
+
+    def rests(self, topic: str, queue_id: int) -> bool:
+        """Return whether a queue is there and does not exist as an object."""
+        return queue_id in self._resting.get(topic, _NO_QUEUES)
+
+    def topics(self) -> set[str]:
+        """Return the topics that have a queue."""
+        return {*list(self._resting), *list(self._awake_ids)}
+
+    def ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues, in order."""
+        with self._lock:
+            ids = {*self._resting.get(topic, ()), *self._awake_ids.get(topic, ())}
+        return sorted(ids)
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        """Yield topic and id of every queue, topic by topic; those that come meanwhile, or not."""
+        for topic in sorted(self.topics()):
+            for queue_id in self.ids(topic):
+                yield topic, queue_id
+
+    def _pop_resting(self, topic: str, queue_id: int) -> None:
+        queues = self._resting.get(topic)
+        if queues is not None:
+            queues.pop(queue_id, None)
+            if not queues:
+                del self._resting[topic]
+
+
+def _state(state: tuple[int, int, int, int, int]) -> QueueState:
+    min_offset, max_offset, begin_physical, dispatched_to, names_mark = state
+    return QueueState(
+        QueueOffset(min_offset),
+        QueueOffset(max_offset),
+        begin_physical,
+        PhysicalOffset(dispatched_to),
+        names_mark,
+    )
