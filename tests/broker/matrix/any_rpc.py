@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from commitbus.broker import Broker
 from commitbus.broker.rpc.call import StatusCode
-from commitbus.broker.rpc.defaults import REQUEST_BYTES_MAX
+from commitbus.broker.rpc.defaults import REQUEST_BYTES_MAX, REQUEST_FIELDS_MAX
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.rpc.proto.wire_format import delimited
 from tests.broker.matrix.clients import TELEMETRY
 from tests.broker.matrix.registry import MESSAGING
 from tests.broker.matrix.routes import ROUTE
@@ -43,6 +44,13 @@ def attempt(code: StatusCode) -> Callable[[Make], Make]:
 def large_request(_broker: Broker, channel: Any) -> None:
     """The request is larger than those of this RPC may be."""
     channel.unary_unary(ROUTE)(bytes(REQUEST_BYTES_MAX + 1))
+
+
+@attempt(StatusCode.RESOURCE_EXHAUSTED)
+def many_fields(_broker: Broker, channel: Any) -> None:
+    """The request has more elements in its lists and maps than those of this RPC may have."""
+    endpoints = b"\x12\x00" * (REQUEST_FIELDS_MAX + 1)
+    channel.unary_unary(ROUTE)(delimited(b"\x12", endpoints))
 
 
 @attempt(StatusCode.UNIMPLEMENTED)

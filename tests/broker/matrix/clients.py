@@ -65,6 +65,13 @@ async def settings_with_many_topics(stage: Stage) -> list[pb.TelemetryCommand]:
 
 
 @cell(TELEMETRY, StatusCode.INVALID_ARGUMENT)
+async def settings_of_many_bytes(stage: Stage) -> list[pb.TelemetryCommand]:
+    """The settings are larger than any client's."""
+    stage.patch.setattr(telemetry, "SETTINGS_BYTES_MAX", 0)
+    return subscription("G", "a > 1")
+
+
+@cell(TELEMETRY, StatusCode.INVALID_ARGUMENT)
 async def settings_with_bad_filter(_stage: Stage) -> list[pb.TelemetryCommand]:
     """One of the settings' filters cannot be understood."""
     return subscription("G", "a >")

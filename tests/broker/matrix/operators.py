@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from commitbus.broker.admin import groups
 from commitbus.broker.metadata.topics import MESSAGE_TYPE_ATTRIBUTE
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
@@ -123,6 +124,15 @@ async def bad_retry_policy(stage: Stage) -> Any:
     """The retry policy is none."""
     request = await good_request(stage, PUT_GROUP)
     request.group_retry_policy = "soon"
+    return request
+
+
+@cell(PUT_GROUP, StatusCode.INVALID_ARGUMENT)
+async def long_retry_policy(stage: Stage) -> Any:
+    """The retry policy has more delays than anybody needs."""
+    stage.patch.setattr(groups, "DELAYS_MAX", 1)
+    request = await good_request(stage, PUT_GROUP)
+    request.group_retry_policy = '{"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1, 2]}}'
     return request
 
 

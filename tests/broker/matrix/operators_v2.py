@@ -7,6 +7,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from commitbus.broker.admin.v2.messages import PAGES_MAX
 from commitbus.broker.metadata.topics import MESSAGE_TYPE_ATTRIBUTE
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -201,6 +202,14 @@ async def odd_page(stage: Stage) -> Any:
     """The page has less than one message, or is counted from less than 1."""
     request = await good_request(stage, QUERY)
     request.page_size = -1
+    return request
+
+
+@cell(QUERY, pb.BAD_REQUEST)
+async def far_page(stage: Stage) -> Any:
+    """The page's number is above 100: all pages before it would be read."""
+    request = await good_request(stage, QUERY)
+    request.page_num = PAGES_MAX + 1
     return request
 
 
