@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from commitbus.broker.address import Endpoint, join_host_port, shown, split_host_port
+from commitbus.broker.address import Endpoint, join_host_port, split_host_port
+from commitbus.broker.shown import shown
 
 
 @pytest.mark.parametrize(

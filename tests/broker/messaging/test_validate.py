@@ -10,7 +10,9 @@ import pytest
 from commitbus.broker.messaging import errors as e
 from commitbus.broker.messaging.properties import RESERVED_KEYS
 from commitbus.broker.messaging.validate import (
+    ATTEMPT_ID_LENGTH_MAX,
     MESSAGES_MAX,
+    attempt_id,
     check_batch_size,
     check_message,
     common_topic,
@@ -18,9 +20,11 @@ from commitbus.broker.messaging.validate import (
     group_name,
     invisible_ms,
     message_type_of,
+    send_request_bytes_max,
     topic_name,
 )
 from commitbus.broker.metadata.topics import MessageType
+from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 Make = Callable[..., pb.Message]
@@ -275,3 +279,17 @@ def test_the_type_of_a_message_follows_from_its_properties(message: Make) -> Non
     assert message_type_of(made) is MessageType.DELAY
     properties.message_type = pb.TRANSACTION
     assert message_type_of(made) is MessageType.TRANSACTION
+
+
+def test_an_attempt_id_has_a_bounded_length() -> None:
+    """It is kept with every message in flight."""
+    assert attempt_id("a" * ATTEMPT_ID_LENGTH_MAX) == "a" * ATTEMPT_ID_LENGTH_MAX
+    with pytest.raises(e.BadRequestError, match="attempt id of 256 characters"):
+        attempt_id("a" * (ATTEMPT_ID_LENGTH_MAX + 1))
+
+
+def test_a_request_to_send_is_as_large_as_what_can_be_taken() -> None:
+    """Twice that, so that a body slightly too large is told so; never beyond RocketMQ's limit."""
+    assert send_request_bytes_max(64 << 10) == 2 * ((64 << 10) + (1 << 20))
+    assert send_request_bytes_max(BODY_MAX) == 10 << 20
+    assert send_request_bytes_max(1 << 30) == MAX_MESSAGE_BYTES
