@@ -47,6 +47,7 @@ def main() -> int:
     add("--seconds", type=float, required=True)
     add("--seed", type=int, required=True)
     options = parser.parse_args()
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     os.nice(_NICE)
     target = Target(
         port=options.port,
