@@ -17,7 +17,7 @@ from commitbus.broker.messaging.errors import BadRequestError, InvalidReceiptHan
 from commitbus.broker.messaging.receipt_handle import ReceiptHandle
 from commitbus.broker.messaging.status import ok, overall, status_of
 from commitbus.broker.messaging.validate import group_name, invisible_ms, topic_name
-from commitbus.broker.metadata.fifo_lock import next_free_ms
+from commitbus.broker.metadata.fifo_lock import lock_units
 from commitbus.broker.metadata.groups import LockUnit
 from commitbus.broker.metadata.progress import QueueProgress
 from commitbus.broker.rpc.call import Call, Response
@@ -106,8 +106,13 @@ def settle(
     if was_full:
         context.polls.wake(group, topic)
     elif config is not None and config.consume_message_orderly:
-        free_at_ms = next_free_ms(progress.in_flight.values(), context.clock.now_ms())
-        if free_at_ms is None or config.lock_unit is LockUnit.MESSAGE_GROUP:
+        # Where message groups are locked, the next of this one may be free whatever else is out.
+        free_at_ms = (
+            lock_units(progress, LockUnit.QUEUE).next_free_ms(context.clock.now_ms())
+            if config.lock_unit is LockUnit.QUEUE
+            else None
+        )
+        if free_at_ms is None:
             context.polls.wake(group, topic)
         else:
             # If the wall clock was set back, that may be before the time that those noted who wait.

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, final
 import trio
 
 from commitbus.broker.messaging.errors import ClientIdRequiredError
-from commitbus.broker.rpc.call import Call, Send
+from commitbus.broker.rpc.call import LANGUAGE_HEADER, Call, Send
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.clock import Clock
 
@@ -140,7 +140,7 @@ class ClientRegistry:
         if client is None:
             client = Client(
                 client_id_of(call),
-                language=call.metadata.get("x-mq-language", "")[:WORD_LENGTH_MAX],
+                language=call.metadata.get(LANGUAGE_HEADER, "")[:WORD_LENGTH_MAX],
                 version=call.metadata.get("x-mq-client-version", "")[:WORD_LENGTH_MAX],
                 peer=call.peer,
                 since_ms=self._clock.now_ms(),

@@ -7,7 +7,7 @@ but not delivered yet, so that its neighbours pass.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple, final
 
@@ -18,13 +18,7 @@ from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.pop import BATCH_MAX, Batch, Demand, is_exhausted
 from commitbus.broker.messaging.store_reads import Place, read_or_wait, read_places, read_properties
 from commitbus.broker.messaging.taken import Run
-from commitbus.broker.metadata.fifo_lock import (
-    UnitOf,
-    free_entries,
-    names_attempt,
-    next_free_ms,
-    repeated_entries,
-)
+from commitbus.broker.metadata.fifo_lock import LockUnits, UnitName, lock_units, names_attempt
 from commitbus.broker.metadata.groups import GroupConfig, LockUnit
 from commitbus.broker.metadata.progress import InFlight, QueueProgress
 from commitbus.broker.store.store_reader import StoreReader
@@ -33,8 +27,9 @@ from commitbus.commitlog.record_format import decode_properties
 
 READ_AT_ONCE_MAX: Final = 2 * BATCH_MAX
 """Message groups that are read on the trio thread, 10 us each. More are only after a restart."""
-LOOKED_UP: Final = 2 * BATCH_MAX
-"""Messages whose places are looked up together; a batch rarely passes over any."""
+READ_IN_THREAD_MAX: Final = 4096
+"""Message groups that are read at a time on another thread, 40 ms: what is read is kept, even if
+the receiver goes away meanwhile."""
 
 _Places = dict[int, Place | None]
 
@@ -61,14 +56,16 @@ class FifoBatch(Batch):
 
     def __init__(self, context: MessagingContext, demand: Demand) -> None:
         super().__init__(context, demand)
-        self._unit_of: dict[int, UnitOf] = {}
-        """By queue id: the lock units, as they were known when messages were taken last."""
-        self._held_up: set[tuple[int, Hashable]] = set()
+        self._unit_of: dict[tuple[int, int], UnitName] = {}
+        """By queue id and queue offset: the lock units of what was taken."""
+        self._held_up: set[tuple[int, UnitName]] = set()
         """Queue id and lock unit of unreadable messages: no later one of them may be delivered."""
 
     def _next_visible_ms(self, progress: QueueProgress) -> int | None:
         # What is visible already waits for something else of its unit: that is what counts.
-        return next_free_ms(progress.in_flight.values(), self._context.clock.now_ms())
+        group = self._context.metadata.group(self.demand.group)
+        unit = group.lock_unit if group is not None else LockUnit.QUEUE
+        return lock_units(progress, unit).next_free_ms(self._context.clock.now_ms())
 
     async def _take_again(self, queues: Sequence[int], group: GroupConfig) -> None:
         """Take what an earlier receive of the same attempt took, and if there is any nothing else.
@@ -87,10 +84,10 @@ class FifoBatch(Batch):
     async def _repeat(self, queue_id: int, progress: QueueProgress, group: GroupConfig) -> None:
         known: _Places = {}
         while True:
-            unit_of = await self._units(queue_id, progress, group)
+            units = await self._units(queue_id, progress, group)
             if not self._is_current(queue_id, progress):
                 return
-            cold = self._repeat_known(queue_id, progress, group, unit_of, known)
+            cold = self._repeat_known(queue_id, progress, group, units, known)
             if cold is None:
                 return
             known |= await self._wait_for_places(queue_id, cold)
@@ -100,25 +97,33 @@ class FifoBatch(Batch):
         queue_id: int,
         progress: QueueProgress,
         group: GroupConfig,
-        unit_of: UnitOf,
+        units: LockUnits,
         known: _Places,
     ) -> _Cold | None:
         now_ms, taken = self._context.clock.now_ms(), self._offsets(progress)
-        entries = progress.in_flight.values()
-        found = repeated_entries(entries, now_ms, self.demand.client_id, unit_of)
+        found = units.repeated(now_ms, self.demand.client_id)
         for index, entry in enumerate(found):
             if entry.offset in taken or is_exhausted(group, entry.delivery_attempt):
                 continue  # Another receiver of the attempt is just burying it.
-            if cold := self._look_up(queue_id, found[index : index + LOOKED_UP], known):
+            if cold := self._look_up(queue_id, found[index : index + BATCH_MAX], known):
                 return cold
             place = known[entry.offset]
             if place is None:
                 self._context.progress.acknowledge(progress, entry.offset)
             elif self._room and self._fitting((place,)):
-                self._take(self._redeliver(queue_id, progress, place, now_ms, counts=False))
+                name = units.name_of(entry.offset)
+                self._take_of(
+                    name, self._redeliver(queue_id, progress, place, now_ms, counts=False)
+                )
             else:
                 return None
         return None
+
+    def _take_of(self, name: UnitName, run: Run) -> None:
+        """Make a message of a lock unit part of the batch."""
+        (place,) = run.places
+        self._unit_of[run.queue_id, place.queue_offset] = name
+        self._take(run)
 
     def _look_up(self, queue_id: int, entries: Sequence[InFlight], known: _Places) -> _Cold | None:
         """Learn where the first of some messages lies, and its neighbours if it is unknown."""
@@ -146,10 +151,15 @@ class FifoBatch(Batch):
             return False
         if group.lock_unit is LockUnit.MESSAGE_GROUP:
             return await self._step_over(queue_id, progress, group)
-        if not progress.in_flight.keys() <= self._offsets(progress):
+        taken = self._offsets(progress)
+        if not progress.in_flight.keys() <= taken or (taken and self.demand.one_of_unit):
             # What is out comes before everything new.
             return False
         return await super()._take_step(queue_id)
+
+    def _room_for_new(self) -> int:
+        # The queue is one lock unit here.
+        return min(1, self._room) if self.demand.one_of_unit else self._room
 
     async def _step_over(self, queue_id: int, progress: QueueProgress, group: GroupConfig) -> bool:
         """Keep back what is new, and take of it what is free."""
@@ -187,10 +197,10 @@ class FifoBatch(Batch):
         """
         known: _Places = {}
         while True:
-            unit_of = await self._units(queue_id, progress, group)
+            units = await self._units(queue_id, progress, group)
             if not self._is_current(queue_id, progress):
                 return None
-            found = self._take_known(queue_id, progress, group, unit_of, known)
+            found = self._take_known(queue_id, progress, group, units, known)
             if not isinstance(found, _Cold):
                 return found
             known |= await self._wait_for_places(queue_id, found)
@@ -200,31 +210,35 @@ class FifoBatch(Batch):
         queue_id: int,
         progress: QueueProgress,
         group: GroupConfig,
-        unit_of: UnitOf,
+        units: LockUnits,
         known: _Places,
     ) -> Run | _Cold | None:
-        now_ms, taken = self._context.clock.now_ms(), self._offsets(progress)
-        in_batch, ended = {unit_of(offset) for offset in taken}, set[Hashable]()
-        free = free_entries(progress.in_flight.values(), now_ms, taken, unit_of)
-        for index, entry in enumerate(free):
-            lock_unit = unit_of(entry.offset)
-            if lock_unit in ended:
-                continue
-            if cold := self._look_up(queue_id, free[index : index + LOOKED_UP], known):
-                return cold
-            place = known[entry.offset]
-            if place is None:
-                # Retention has deleted it: there is nothing left to deliver.
-                self._context.progress.acknowledge(progress, entry.offset)
-            elif not is_exhausted(group, entry.delivery_attempt + (not entry.suspended)):
-                if not self._room or not self._fitting((place,)):
-                    return None
-                self._take(self._redeliver(queue_id, progress, place, now_ms))
-                in_batch.add(lock_unit)
-            elif lock_unit in in_batch:
-                ended.add(lock_unit)
-            else:
-                return self._redeliver(queue_id, progress, place, now_ms)
+        now_ms = self._context.clock.now_ms()
+        in_batch = {units.name_of(offset) for offset in self._offsets(progress)}
+        # Units of which nothing more is wanted in this batch.
+        ended = set(in_batch) if self.demand.one_of_unit else set[UnitName]()
+        while free := units.free(now_ms, self._offsets(progress), ended, self._room + 1):
+            for index, entry in enumerate(free):
+                name = units.name_of(entry.offset)
+                if name in ended:
+                    continue
+                if cold := self._look_up(queue_id, free[index:], known):
+                    return cold
+                place = known[entry.offset]
+                if place is None:
+                    # Retention has deleted it: there is nothing left to deliver.
+                    self._context.progress.acknowledge(progress, entry.offset)
+                elif not is_exhausted(group, entry.delivery_attempt + (not entry.suspended)):
+                    if not self._room or not self._fitting((place,)):
+                        return None
+                    self._take_of(name, self._redeliver(queue_id, progress, place, now_ms))
+                    in_batch.add(name)
+                    if self.demand.one_of_unit:
+                        ended.add(name)
+                elif name in in_batch:
+                    ended.add(name)
+                else:
+                    return self._redeliver(queue_id, progress, place, now_ms)
         return None
 
     def _offsets(self, progress: QueueProgress) -> set[int]:
@@ -242,47 +256,38 @@ class FifoBatch(Batch):
 
     def _put_off(self, run: Run, place: Place, error: StoreError) -> None:
         self._held_up.add(self._lock_unit(run, place))
-        groups, offset = run.progress.message_groups or {}, place.queue_offset
-        if groups.get(offset) == offset:
+        units, offset = run.progress.lock_units, place.queue_offset
+        if units is not None and units.name_of(offset) == offset:
             # If it can be read the next time, its message group can.
-            del groups[offset]
+            units.forget(offset)
         super()._put_off(run, place, error)
 
-    def _lock_unit(self, run: Run, place: Place) -> tuple[int, Hashable]:
-        return run.queue_id, self._unit_of[run.queue_id](place.queue_offset)
+    def _lock_unit(self, run: Run, place: Place) -> tuple[int, UnitName]:
+        # What was new in a queue that is one unit was taken without a look at units.
+        return run.queue_id, self._unit_of.get((run.queue_id, place.queue_offset))
 
     def _drop(self, run: Run, place: Place) -> None:
         super()._drop(run, place)
         # Others may have found the unit locked by it, and wait.
         self.has_more = True
 
-    async def _units(self, queue_id: int, progress: QueueProgress, group: GroupConfig) -> UnitOf:
+    async def _units(self, queue_id: int, progress: QueueProgress, group: GroupConfig) -> LockUnits:
         """Return the lock units of what is in flight; reads the message groups that are unknown."""
-        if group.lock_unit is LockUnit.QUEUE:
-            self._unit_of[queue_id] = _whole_queue
-            return _whole_queue
+        store, topic = self._context.store, self.demand.topic
         while True:
-            known, in_flight = progress.message_groups or {}, progress.in_flight
-            if len(known) > 2 * len(in_flight) + BATCH_MAX:
-                known = {offset: unit for offset, unit in known.items() if offset in in_flight}
-            progress.message_groups = known
-            unknown = [offset for offset in in_flight if offset not in known]
+            # Looked up anew: a reset, while a disk is waited for, ends the present one.
+            units = lock_units(progress, group.lock_unit)
+            unknown = units.unknown(READ_IN_THREAD_MAX)
             if not unknown:
-                self._unit_of[queue_id] = known.get
-                return known.get
-            store, topic = self._context.store, self.demand.topic
-            # Others may put more in flight while a disk is waited for.
-            read = await read_or_wait(_read_units, store, topic, queue_id, unknown)
-            progress.message_groups |= read
-
-
-def _whole_queue(_offset: int) -> None:
-    """Return the one lock unit of a queue that is locked as a whole."""
+                return units
+            limiter = self._context.scan_threads
+            read = await read_or_wait(_read_units, store, topic, queue_id, unknown, limiter=limiter)
+            units.assign(read)
 
 
 def _read_units(
     store: StoreReader, topic: str, queue_id: int, offsets: Sequence[int], *, only_cached: bool
-) -> dict[int, Hashable] | None:
+) -> dict[int, UnitName] | None:
     """Return the message groups, empty where there is none.
 
     A message that cannot be read is a unit of its own, by its offset. With `only_cached` None if
@@ -293,7 +298,7 @@ def _read_units(
     places = read_places(store, topic, queue_id, offsets, only_cached=only_cached)
     if places is None:
         return None
-    units: dict[int, Hashable] = {offset: offset for offset in offsets}
+    units: dict[int, UnitName] = {offset: offset for offset in offsets}
     stored = [place for place in places.values() if place is not None]
     found = read_properties(store, stored, only_cached=only_cached)
     for place, properties in zip(stored, found, strict=False):

@@ -69,6 +69,8 @@ class Demand:
     invisible_ms: int
     client_id: str
     auto_renew: bool
+    one_of_unit: bool = False
+    """Whether a FIFO group gets at most one message of a lock unit at a time."""
 
 
 class Batch:
@@ -288,7 +290,7 @@ class Batch:
         """Take what is found in one step; return whether another may find more."""
         progress = self._progress(queue_id)
         start = progress.next_offset
-        found = await self._find_new(queue_id, progress, self._room)
+        found = await self._find_new(queue_id, progress, self._room_for_new())
         if found is None:
             return False
         if not self._is_at(start, queue_id, progress):
@@ -443,6 +445,10 @@ class Batch:
     def _room(self) -> int:
         """How many messages more may be taken."""
         return 0 if self._too_long else self.demand.batch_size - self._count
+
+    def _room_for_new(self) -> int:
+        """Return how many new messages of the present queue may be taken."""
+        return self._room
 
     def _take(self, run: Run) -> None:
         """Make a run part of the batch."""

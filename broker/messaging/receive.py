@@ -26,11 +26,15 @@ from commitbus.broker.messaging.validate import (
 )
 from commitbus.broker.metadata.fifo_lock import names_attempt, receiver_id
 from commitbus.broker.metadata.topics import TopicConfig
-from commitbus.broker.rpc.call import Call, Send
+from commitbus.broker.rpc.call import LANGUAGE_HEADER, Call, Send
 from commitbus.broker.rpc.method import Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 AUTO_RENEW_INVISIBLE_MS: Final = 60_000
+
+GO_ON_AFTER_FAILURE: Final = frozenset({"GO"})
+"""Languages whose push consumer goes on with the rest of a batch before it tries a failed message
+again. In a FIFO group that breaks the order, unless a batch has one message of a lock unit only."""
 
 _OK: Final = pb.ReceiveMessageResponse(status=ok())
 _NOTHING_NEW: Final = pb.ReceiveMessageResponse(
@@ -51,7 +55,7 @@ def receive_message(
     try:
         client = context.clients.seen(call)
         until_s = shared_deadline_s(trio.current_time() + polling_ms(request, call) / 1000)
-        demand = _demand(context, request, client)
+        demand = _demand(context, request, client, call)
         if context.metadata.topic(demand.topic) is None or not context.metadata.group(demand.group):
             return _receive_anew(context, request, call, send)
         topic = context.readable_topic(demand.topic)
@@ -211,7 +215,9 @@ class Polling(Parked):
         await hand_over(self._send, _OK, batch.messages, last)
 
 
-def _demand(context: MessagingContext, request: pb.ReceiveMessageRequest, client: Client) -> Demand:
+def _demand(
+    context: MessagingContext, request: pb.ReceiveMessageRequest, client: Client, call: Call
+) -> Demand:
     """Return what a request asks for, checked by itself.
 
     Raises:
@@ -235,6 +241,7 @@ def _demand(context: MessagingContext, request: pb.ReceiveMessageRequest, client
         invisible_ms=invisible,
         client_id=client_id,
         auto_renew=request.auto_renew,
+        one_of_unit=call.metadata.get(LANGUAGE_HEADER) in GO_ON_AFTER_FAILURE,
     )
 
 

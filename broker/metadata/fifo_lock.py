@@ -1,4 +1,4 @@
-"""What of a queue a FIFO group may have now: decisions alone, about what is in flight there.
+"""What of a queue a FIFO group may have now, by lock unit.
 
 Messages of one lock unit are delivered in the order of their offsets, and none of them while a
 batch of the unit is out. A unit is the whole queue, or one message group of it.
@@ -6,21 +6,32 @@ batch of the unit is out. A unit is the whole queue, or one message group of it.
     offset     17   19   20   22   23      in flight; 18 and 21 are acknowledged and done
     unit        A    B    A    C    B
     visible    yes   no  yes  held yes     B is locked: 17, 20 and 22 may go, 23 waits for 19
+
+`LockUnits` is an index beside a queue's progress, which tells it of every change. So a look costs
+what it returns and what has changed since the last one, however much a locked unit holds back. The
+index is made at the first look after a start, and never saved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable
-from typing import Final
+from collections import OrderedDict, deque
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final, final
 
-from commitbus.broker.metadata.progress import InFlight
+from commitbus.broker.metadata.groups import LockUnit
 
-Unit = Hashable
-UnitOf = Callable[[int], Unit]
-"""Which lock unit the message at an offset belongs to."""
+if TYPE_CHECKING:
+    from commitbus.broker.metadata.progress import InFlight, QueueProgress
+
+UnitName = Hashable
+"""The name of a lock unit: a message group, None for a whole queue."""
 
 _SEPARATOR: Final = "\0"
 """No client id has one: they come as HTTP headers."""
+_SLACK: Final = 64
+"""Outdated heap entries that are not worth a rebuild."""
 
 
 def receiver_id(client_id: str, attempt_id: str) -> str:
@@ -38,54 +49,306 @@ def names_attempt(receiver: str) -> bool:
     return _SEPARATOR in receiver
 
 
-def free_entries(
-    entries: Iterable[InFlight], now_ms: int, taken: Collection[int], unit_of: UnitOf
-) -> list[InFlight]:
-    """Return what may be delivered, in order: all of every unit of which nothing is out.
+@final
+@dataclass(slots=True, eq=False)
+class _Unit:
+    name: UnitName
+    offsets: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    """In flight, ascending. Ordered, because a dict finds its first key slowly after deletions."""
+    out: set[int] = field(default_factory=set)
+    """Those that are invisible: while there are any the unit is locked."""
+
+    @property
+    def first(self) -> int:
+        return next(iter(self.offsets))
+
+
+@final
+class LockUnits:
+    """Index of what is in flight in one queue. Used on the trio thread only.
 
     Args:
-        entries: Of one queue, in the order of their offsets.
-        now_ms: The time.
-        taken: Offsets that are part of this very batch; they lock nothing and are not returned.
-        unit_of: The lock units.
+        progress: Says what is in flight. Only read.
+        whole_queue: Whether the queue is one unit. If not, the units must be read from the log:
+            `unknown` returns of which messages, and `assign` takes the result.
     """
-    rest = [entry for entry in entries if entry.offset not in taken]
-    locked = {unit_of(entry.offset) for entry in rest if entry.invisible_until_ms > now_ms}
-    return [entry for entry in rest if not locked or unit_of(entry.offset) not in locked]
+
+    def __init__(self, progress: QueueProgress, *, whole_queue: bool) -> None:
+        self.whole_queue: Final = whole_queue
+        self._progress = progress
+        self._units: dict[UnitName, _Unit] = {}
+        self._unit_of: dict[int, _Unit] = {}
+        self._unknown: deque[int] = deque()
+        # The offsets that each receiver has, of receivers which name an attempt.
+        self._received: dict[str, set[int]] = {}
+        # Heap of (invisible until, offset). An outdated pair has not the offset's present time.
+        self._outs: list[tuple[int, int]] = []
+        # Heap of the first offset of each unit that is not locked. An offset that is not first of
+        # an unlocked unit is outdated.
+        self._ready: list[int] = []
+        # Lengths from which the heaps are cleared of what is outdated. An invisible time of hours
+        # would let it pile up for hours.
+        self._outs_max = self._ready_max = _SLACK
+        self._now_ms = 0
+        self.added(progress.in_flight)
+
+    # Changes, told by the progress
+
+    def added(self, offsets: Iterable[int]) -> None:
+        """Note messages that were put in flight."""
+        in_flight = self._progress.in_flight
+        for offset in offsets:
+            entry = in_flight[offset]
+            self._note_receiver(entry)
+            if entry.invisible_until_ms > self._now_ms:
+                self._note_out(entry)
+            if self.whole_queue:
+                self._assign(offset, None)
+            else:
+                self._unknown.append(offset)
+
+    def changed(self, entry: InFlight, previous_receiver: str) -> None:
+        """Note that a message in flight has another receiver, or is invisible for another time."""
+        if entry.client_id != previous_receiver:
+            self._forget_receiver(entry.offset, previous_receiver)
+            self._note_receiver(entry)
+        offset, unit = entry.offset, self._unit_of.get(entry.offset)
+        is_out = entry.invisible_until_ms > self._now_ms
+        if is_out:
+            self._note_out(entry)
+        if unit is not None:
+            if is_out:
+                unit.out.add(offset)
+            else:
+                unit.out.discard(offset)
+                self._note_ready(unit)
+
+    def removed(self, entry: InFlight) -> None:
+        """Note that a message is not in flight any more."""
+        self._forget_receiver(entry.offset, entry.client_id)
+        self._unassign(entry.offset)
+
+    # Which message belongs to which unit
+
+    def unknown(self, limit: int) -> list[int]:
+        """Return up to `limit` offsets whose unit is unknown, those that came first."""
+        unknown, found = self._unknown, dict[int, None]()
+        while unknown and not self._is_unknown(unknown[0]):
+            unknown.popleft()
+        for offset in unknown:
+            if len(found) == limit:
+                break
+            if self._is_unknown(offset):
+                found[offset] = None
+        return list(found)
+
+    def assign(self, names: Mapping[int, UnitName]) -> None:
+        """Take the units of messages, by offset; those that are known already stay as they are."""
+        for offset, name in names.items():
+            if self._is_unknown(offset):
+                self._assign(offset, name)
+
+    def name_of(self, offset: int) -> UnitName:
+        """Return the unit of a message; None where it is not in flight or unknown."""
+        unit = self._unit_of.get(offset)
+        return None if unit is None else unit.name
+
+    def forget(self, offset: int) -> None:
+        """Let the unit of a message be unknown again."""
+        if offset in self._unit_of:
+            self._unassign(offset)
+            self._unknown.append(offset)
+
+    # Questions
+
+    def free(
+        self, now_ms: int, taken: Collection[int], passed: Collection[UnitName], limit: int
+    ) -> list[InFlight]:
+        """Return what may be delivered, in order: all of every unit of which nothing is out.
+
+        Args:
+            now_ms: The time.
+            taken: Offsets that are part of this very batch; they lock nothing and are not returned.
+            passed: Units of which nothing is wanted.
+            limit: How many are returned at most.
+        """
+        self._advance(now_ms)
+        mine = self._units_of(taken)
+        # The next offset of each unit that is looked at, and what follows it.
+        nexts: list[tuple[int, Iterator[int]]] = []
+        for unit, offsets in mine.items():
+            if unit.out <= offsets:
+                _add_next(nexts, unit, taken, passed)
+        in_flight = self._progress.in_flight
+        found: list[InFlight] = []
+        popped: list[int] = []
+        while len(found) < limit:
+            while self._ready and (not nexts or self._ready[0] < nexts[0][0]):
+                offset = heappop(self._ready)
+                if not self._is_ready(offset) or (popped and popped[-1] == offset):
+                    continue
+                popped.append(offset)
+                unit = self._unit_of[offset]
+                if unit not in mine:
+                    _add_next(nexts, unit, taken, passed)
+            if not nexts:
+                break
+            offset, following = heappop(nexts)
+            found.append(in_flight[offset])
+            _add(nexts, following)
+        for offset in popped:
+            heappush(self._ready, offset)
+        return found
+
+    def repeated(self, now_ms: int, receiver: str) -> list[InFlight]:
+        """Return what the same attempt has received before and is still in flight, in order.
+
+        Not of a unit that somebody else has a part of meanwhile, and nothing that would overtake a
+        message before it.
+
+        Args:
+            now_ms: The time.
+            receiver: From `receiver_id`, with an attempt.
+        """
+        self._advance(now_ms)
+        found: list[int] = []
+        for unit, offsets in self._units_of(self._received.get(receiver, ())).items():
+            if unit.out <= offsets:
+                for offset in unit.offsets:
+                    if offset not in offsets:
+                        break
+                    found.append(offset)
+        return [self._progress.in_flight[offset] for offset in sorted(found)]
+
+    def next_free_ms(self, now_ms: int) -> int | None:
+        """Return when something that is out becomes visible next; None when nothing is out."""
+        self._advance(now_ms)
+        while self._outs:
+            until_ms, offset = self._outs[0]
+            if self._is_present(until_ms, offset):
+                return until_ms
+            heappop(self._outs)
+        return None
+
+    def _advance(self, now_ms: int) -> None:
+        """Unlock what has become visible."""
+        if now_ms < self._now_ms:
+            # The wall clock was set back: what had become visible is not any more.
+            self._now_ms = now_ms
+            self._rebuild_outs()
+            return
+        self._now_ms = now_ms
+        outs = self._outs
+        while outs and outs[0][0] <= now_ms:
+            until_ms, offset = heappop(outs)
+            unit = self._unit_of.get(offset)
+            if unit is not None and self._is_present(until_ms, offset):
+                unit.out.discard(offset)
+                self._note_ready(unit)
+
+    def _rebuild_outs(self) -> None:
+        """Find out anew what is out, by a look at everything in flight."""
+        in_flight, now_ms = self._progress.in_flight, self._now_ms
+        outs = [(entry.invisible_until_ms, offset) for offset, entry in in_flight.items()]
+        self._outs = [out for out in outs if out[0] > now_ms]
+        heapify(self._outs)
+        for unit in self._units.values():
+            unit.out = {o for o in unit.offsets if in_flight[o].invisible_until_ms > now_ms}
+        self._ready = sorted(unit.first for unit in self._units.values() if not unit.out)
+
+    def _note_out(self, entry: InFlight) -> None:
+        heappush(self._outs, (entry.invisible_until_ms, entry.offset))
+        if len(self._outs) > self._outs_max:
+            self._outs = [out for out in set(self._outs) if self._is_present(*out)]
+            heapify(self._outs)
+            self._outs_max = 2 * len(self._outs) + _SLACK
+
+    def _note_ready(self, unit: _Unit) -> None:
+        if unit.out:
+            return
+        heappush(self._ready, unit.first)
+        if len(self._ready) > self._ready_max:
+            self._ready = [offset for offset in set(self._ready) if self._is_ready(offset)]
+            heapify(self._ready)
+            self._ready_max = 2 * len(self._ready) + _SLACK
+
+    def _is_ready(self, offset: int) -> bool:
+        unit = self._unit_of.get(offset)
+        return unit is not None and not unit.out and unit.first == offset
+
+    def _is_present(self, until_ms: int, offset: int) -> bool:
+        entry = self._progress.in_flight.get(offset)
+        return entry is not None and entry.invisible_until_ms == until_ms
+
+    def _is_unknown(self, offset: int) -> bool:
+        return offset in self._progress.in_flight and offset not in self._unit_of
+
+    def _assign(self, offset: int, name: UnitName) -> None:
+        unit = self._units.get(name)
+        if unit is None:
+            unit = self._units[name] = _Unit(name)
+        is_last = not unit.offsets or next(reversed(unit.offsets)) < offset
+        unit.offsets[offset] = None
+        if not is_last:
+            # Only a message that could not be read before becomes known after later ones.
+            unit.offsets = OrderedDict.fromkeys(sorted(unit.offsets))
+        self._unit_of[offset] = unit
+        if self._progress.in_flight[offset].invisible_until_ms > self._now_ms:
+            unit.out.add(offset)
+        elif unit.first == offset:
+            self._note_ready(unit)
+
+    def _unassign(self, offset: int) -> None:
+        unit = self._unit_of.pop(offset, None)
+        if unit is None:
+            return
+        del unit.offsets[offset]
+        unit.out.discard(offset)
+        if unit.offsets:
+            self._note_ready(unit)
+        else:
+            del self._units[unit.name]
+
+    def _note_receiver(self, entry: InFlight) -> None:
+        if names_attempt(entry.client_id):
+            self._received.setdefault(entry.client_id, set()).add(entry.offset)
+
+    def _forget_receiver(self, offset: int, receiver: str) -> None:
+        offsets = self._received.get(receiver)
+        if offsets is not None:
+            offsets.discard(offset)
+            if not offsets:
+                del self._received[receiver]
+
+    def _units_of(self, offsets: Iterable[int]) -> dict[_Unit, set[int]]:
+        """Return the units of those that are in flight, each with its part of them."""
+        units: dict[_Unit, set[int]] = {}
+        for offset in offsets:
+            unit = self._unit_of.get(offset)
+            if unit is not None:
+                units.setdefault(unit, set()).add(offset)
+        return units
 
 
-def repeated_entries(
-    entries: Iterable[InFlight], now_ms: int, receiver: str, unit_of: UnitOf
-) -> list[InFlight]:
-    """Return what the same attempt has received before and is still in flight, in order.
-
-    Not of a unit that somebody else has a part of meanwhile, and nothing that would overtake a
-    message before it.
-
-    Args:
-        entries: Of one queue, in the order of their offsets.
-        now_ms: The time.
-        receiver: From `receiver_id`, with an attempt.
-        unit_of: The lock units.
-    """
-    everything = list(entries)
-    others = {
-        unit_of(entry.offset)
-        for entry in everything
-        if entry.client_id != receiver and entry.invisible_until_ms > now_ms
-    }
-    found: list[InFlight] = []
-    for entry in everything:
-        unit = unit_of(entry.offset)
-        if entry.client_id != receiver:
-            others.add(unit)
-        elif unit not in others:
-            found.append(entry)
-    return found
+def lock_units(progress: QueueProgress, unit: LockUnit) -> LockUnits:
+    """Return the index of a queue's lock units, made now if there is none of this kind."""
+    units, is_whole = progress.lock_units, unit is LockUnit.QUEUE
+    if units is None or units.whole_queue is not is_whole:
+        units = progress.lock_units = LockUnits(progress, whole_queue=is_whole)
+    return units
 
 
-def next_free_ms(entries: Iterable[InFlight], now_ms: int) -> int | None:
-    """Return when something that is out becomes visible next; None when nothing is out."""
-    return min(
-        (e.invisible_until_ms for e in entries if e.invisible_until_ms > now_ms), default=None
-    )
+def _add_next(
+    nexts: list[tuple[int, Iterator[int]]],
+    unit: _Unit,
+    taken: Collection[int],
+    passed: Collection[UnitName],
+) -> None:
+    if unit.name not in passed:
+        _add(nexts, (offset for offset in unit.offsets if offset not in taken))
+
+
+def _add(nexts: list[tuple[int, Iterator[int]]], offsets: Iterator[int]) -> None:
+    first = next(offsets, None)
+    if first is not None:
+        heappush(nexts, (first, offsets))

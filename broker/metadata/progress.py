@@ -11,13 +11,14 @@ were filtered out when their neighbours were delivered).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from commitbus.broker.metadata.progress_expiries import Expiries
 
 if TYPE_CHECKING:
+    from commitbus.broker.metadata.fifo_lock import LockUnits
     from commitbus.broker.metadata.progress_holdings import Holding, Holdings
 
 RENEWED_OFFSETS_MAX: Final = 1024
@@ -70,7 +71,7 @@ class QueueProgress:
 
     __slots__ = (
         *("_expiries", "_holdings", "_in_flight", "_next_offset"),
-        *("key_id", "message_groups", "sequence"),
+        *("key_id", "lock_units", "sequence"),
     )
 
     def __init__(
@@ -80,8 +81,9 @@ class QueueProgress:
         """Which row and journal entries are its."""
         self.sequence = 0
         """The journal entry that changed it last."""
-        self.message_groups: dict[int, Hashable] | None = None
-        """Of what is in flight, by offset, as far as anybody had to read them. Never saved."""
+        self.lock_units: LockUnits | None = None
+        """Index of what is in flight, for a FIFO group that has received since the start or since
+        the last reset. Never saved."""
         self._next_offset = next_offset
         # Ordered by offset, because deliveries only ever append beyond next_offset. An
         # OrderedDict finds its first key in O(1) after any number of deletions, a dict does not.
@@ -153,6 +155,8 @@ class QueueProgress:
                 entry.holding = holding
                 in_flight[offset] = entry
             self._expiries.add(until_ms, noted)
+            if self.lock_units is not None:
+                self.lock_units.added(noted)
         self._next_offset = next_offset
 
     def hold(self, offsets: Sequence[int], *, next_offset: int) -> None:
@@ -166,6 +170,8 @@ class QueueProgress:
             for offset in noted:
                 in_flight[offset] = InFlight(offset, 0, 0, 0, "", auto_renew=False)
             self._expiries.add(0, noted)
+            if self.lock_units is not None:
+                self.lock_units.added(noted)
         self._next_offset = next_offset
 
     def next_attempt(self, offset: int, *, counts: bool = True) -> int:
@@ -187,9 +193,12 @@ class QueueProgress:
         if attempt is None:
             attempt = self.next_attempt(offset, counts=counts)
         entry.delivery_attempt, entry.suspended = attempt, False
+        receiver = entry.client_id
         entry.pop_time_ms, entry.invisible_until_ms, entry.client_id, entry.auto_renew = lease
         self._hold_anew(entry, lease)
         self._expiries.add(lease.invisible_until_ms, (offset,))
+        if self.lock_units is not None:
+            self.lock_units.changed(entry, receiver)
         return attempt
 
     def acknowledge(self, offset: int) -> bool:
@@ -200,6 +209,8 @@ class QueueProgress:
         if entry.holding is not None:
             self._leave(entry)
         self._expiries.tidy()
+        if self.lock_units is not None:
+            self.lock_units.removed(entry)
         return True
 
     def change_invisible(
@@ -216,6 +227,8 @@ class QueueProgress:
         lease = Lease(pop_time_ms, invisible_until_ms, entry.client_id, entry.auto_renew)
         self._hold_anew(entry, lease)
         self._expiries.add(invisible_until_ms, (offset,))
+        if self.lock_units is not None:
+            self.lock_units.changed(entry, entry.client_id)
 
     def extend(self, offsets: Sequence[int], invisible_until_ms: int) -> None:
         """Set anew when messages in flight of one client become visible again, and nothing else.
@@ -237,6 +250,9 @@ class QueueProgress:
                 self._leave(entry)
             entry.holding = holding
         self._expiries.add(invisible_until_ms, noted)
+        if self.lock_units is not None:
+            for entry in entries:
+                self.lock_units.changed(entry, entry.client_id)
 
     def reset(self, next_offset: int) -> MutableMapping[int, InFlight]:
         """Forget what is in flight and go on at `next_offset`, which may lie before or after.
@@ -246,7 +262,7 @@ class QueueProgress:
         forgotten = OrderedDict[int, InFlight]() if self._in_flight is _NOTHING else self._in_flight
         self._next_offset = next_offset
         # What holdings still name is not in flight any more, which they find out when they are due.
-        self._in_flight, self._expiries = _NOTHING, _NO_EXPIRIES
+        self._in_flight, self._expiries, self.lock_units = _NOTHING, _NO_EXPIRIES, None
         return forgotten
 
     def clamp(self, end: int) -> None:
@@ -257,6 +273,7 @@ class QueueProgress:
             if entry.holding is not None:
                 self._leave(entry)
             self._expiries.tidy()
+        self.lock_units = None
 
     def restore(self, entries: Iterable[InFlight]) -> None:
         """Put saved entries in flight again, ascending by offset, into a fresh value."""

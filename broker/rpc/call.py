@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from commitbus.broker.shown import shortened
 
 CLIENT_ID_HEADER = "x-mq-client-id"
+LANGUAGE_HEADER = "x-mq-language"
 
 Response = Message | bytes
 """A response, or its bytes where a handler encodes by itself: only what has succeeded."""

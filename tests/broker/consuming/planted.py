@@ -16,7 +16,7 @@ import pytest
 from commitbus.broker.messaging import fifo, pop
 from commitbus.broker.messaging.long_polling import LongPolling
 from commitbus.broker.messaging.pop import Batch
-from commitbus.broker.metadata import fifo_lock
+from commitbus.broker.metadata.fifo_lock import LockUnits
 from commitbus.broker.metadata.progress import InFlight, Lease, QueueProgress
 from commitbus.broker.metadata.progress_entries import EntryKind
 from commitbus.broker.metadata.progress_table import ProgressTable
@@ -127,7 +127,7 @@ def _deletion_wakes_nobody(patch: pytest.MonkeyPatch) -> None:
 
 @_bug("a repeated attempt of a FIFO group waits as every other")
 def _attempt_not_repeated(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fifo, "repeated_entries", lambda *_: [])
+    patch.setattr(LockUnits, "repeated", lambda *_: [])
 
 
 @_bug("who waits for room in a full queue is not woken by an acknowledgement", seed=3)
@@ -162,17 +162,20 @@ def _equal_pop_times(patch: pytest.MonkeyPatch) -> None:
 
 @_bug("a FIFO group is given what comes behind a message that is out", seed=1)
 def _unlocked(patch: pytest.MonkeyPatch) -> None:
-    def free_entries(entries: Any, now_ms: int, taken: Any, _: object) -> list[InFlight]:
-        return [e for e in entries if e.offset not in taken and e.invisible_until_ms <= now_ms]
+    def free(self: Any, now_ms: int, taken: Any, _: object, limit: int) -> list[InFlight]:
+        entries = self._progress.in_flight.values()
+        found = [e for e in entries if e.offset not in taken and e.invisible_until_ms <= now_ms]
+        return found[:limit]
 
-    patch.setattr(fifo, "free_entries", free_entries)
+    patch.setattr(LockUnits, "free", free)
 
 
 @_bug("a FIFO group is given what is visible again in the order in which it became so", seed=10)
 def _out_of_order(patch: pytest.MonkeyPatch) -> None:
-    original = fifo_lock.free_entries
+    original = LockUnits.free
 
-    def free_entries(*args: Any) -> list[InFlight]:
-        return sorted(original(*args), key=lambda entry: entry.invisible_until_ms)
+    def free(self: Any, now_ms: int, taken: Any, passed: Any, limit: int) -> list[InFlight]:
+        everything = original(self, now_ms, taken, passed, 1 << 30)
+        return sorted(everything, key=lambda entry: entry.invisible_until_ms)[:limit]
 
-    patch.setattr(fifo, "free_entries", free_entries)
+    patch.setattr(LockUnits, "free", free)

@@ -10,8 +10,10 @@ import trio
 import trio.testing
 
 from commitbus.broker.messaging import fifo
+from commitbus.broker.messaging.validate import MESSAGES_MAX
 from commitbus.broker.metadata.groups import FIFO_LOCK_UNIT_ATTRIBUTE, LockUnit
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from tests.work import lines_executed
 
 Run = Callable[..., None]
 BY_GROUP = {FIFO_LOCK_UNIT_ATTRIBUTE: LockUnit.MESSAGE_GROUP}
@@ -31,6 +33,20 @@ async def send(bus: Any, *bodies: bytes) -> None:
         message.system_properties.message_id = f"id-{body!r}"
         message.system_properties.message_group = body[:1].decode()
         response = await bus.unary("SendMessage", pb.SendMessageRequest(messages=[message]))
+        assert response.status.code == pb.OK, response.status.message
+    bus.settle()
+
+
+async def send_many(bus: Any, group: bytes, count: int) -> None:
+    """Send messages of one group, many with each request."""
+    for start in range(0, count, MESSAGES_MAX):
+        request = pb.SendMessageRequest()
+        for number in range(start, min(start + MESSAGES_MAX, count)):
+            message = request.messages.add(body=group)
+            message.topic.name = "F"
+            message.system_properties.message_id = f"id-{number}"
+            message.system_properties.message_group = group.decode()
+        response = await bus.unary("SendMessage", request)
         assert response.status.code == pb.OK, response.status.message
     bus.settle()
 
@@ -121,6 +137,104 @@ def test_a_neighbour_behind_hundreds_of_a_stuck_group_is_found(run: Run) -> None
         assert list(await receive(bus, 1)) == [b"b0"]
         # One is locked by its batch now, like a.
         assert progress(bus).in_flight_count == 302
+
+    run(scenario)
+
+
+async def work_of_a_neighbour(bus: Any, **options: Any) -> int:
+    """Send a message of group b, receive and acknowledge it; return the lines that executed."""
+    await send(bus, b"b")
+    with lines_executed("/broker/") as work:
+        neighbour = await receive(bus, 1, **options)
+        await ack(bus, *neighbour.values())
+    assert list(neighbour) == [b"b"]
+    return work.lines
+
+
+@pytest.mark.parametrize("attempt_id", ["", "A"])
+def test_a_stuck_group_costs_its_neighbours_nothing_that_grows(run: Run, attempt_id: str) -> None:
+    """Whatever it holds back: what is looked at counts, not how long that takes."""
+
+    async def scenario(bus: Any) -> None:
+        await set_up(bus, b"a")
+        await receive(bus, 1, invisible_s=600)
+        options: dict[str, Any] = {"attempt_id": attempt_id}
+        costs: list[int] = []
+        for held in 50, 3_000:
+            await send_many(bus, b"a", held)
+            await work_of_a_neighbour(bus, **options)  # steps over what is new
+            assert progress(bus).in_flight_count > held
+            costs.append(await work_of_a_neighbour(bus, **options))
+        assert costs[1] <= costs[0] * 1.1
+
+    run(scenario)
+
+
+def test_a_stuck_group_costs_those_who_wait_nothing_that_grows(run: Run) -> None:
+    """A look that finds nothing, and the next one's time."""
+
+    async def scenario(bus: Any) -> None:
+        await set_up(bus, b"a")
+        await receive(bus, 1, invisible_s=600)
+        costs: list[int] = []
+        for held in 50, 3_000:
+            await send_many(bus, b"a", held)
+            await work_of_a_neighbour(bus)
+            with lines_executed("/messaging/fifo", "/messaging/pop", "fifo_lock") as work:
+                async with bus.receiving(topic="F", group="O", polling_s=5) as results:
+                    await bus.sleep(5.1)
+            assert results[0].bodies == []
+            costs.append(work.lines)
+        assert costs[1] <= costs[0] * 1.1
+
+    run(scenario)
+
+
+def test_a_queue_that_was_locked_by_message_group_costs_nothing_that_grows(run: Run) -> None:
+    """When the group locks queues from now on, what was held back is one unit of the queue."""
+
+    async def scenario(bus: Any) -> None:
+        await set_up(bus, b"a")
+        stuck = await receive(bus, 1, invisible_s=600)
+        costs: list[int] = []
+        for held in 50, 3_000:
+            await bus.group("O", consume_message_orderly=True, attributes=BY_GROUP)
+            await send_many(bus, b"a", held)
+            await work_of_a_neighbour(bus)
+            await bus.group("O", consume_message_orderly=True)
+            await bus.change(*stuck.values(), 0, topic="F", group="O", suspend=True)
+            (first,) = (await receive(bus, 1)).values()
+            await ack(bus, first)
+            stuck = await receive(bus, 1)
+            with lines_executed("/broker/") as work:
+                await ack(bus, *stuck.values())
+                stuck = await receive(bus, 1, invisible_s=600)
+            assert list(stuck) == [b"a"]
+            costs.append(work.lines)
+        assert costs[1] <= costs[0] * 1.1
+
+    run(scenario)
+
+
+def test_a_group_that_is_free_again_comes_in_order_in_batches(run: Run) -> None:
+    """Each batch costs what it holds."""
+
+    async def scenario(bus: Any) -> None:
+        await set_up(bus, b"a")
+        (handle,) = (await receive(bus, 1, invisible_s=600)).values()
+        await send_many(bus, b"a", 1_000)
+        await work_of_a_neighbour(bus)
+        await ack(bus, handle)
+        costs: list[int] = []
+        offsets: list[int] = []
+        while len(offsets) < 960:
+            with lines_executed("/broker/") as work:
+                received = await bus.receive(topic="F", group="O", batch=32)
+                await ack(bus, *received.handles)
+            costs.append(work.lines)
+            offsets += [m.system_properties.queue_offset for m in received.messages]
+        assert offsets == list(range(1, 961))
+        assert max(costs[1:]) <= min(costs[1:]) * 1.2
 
     run(scenario)
 
