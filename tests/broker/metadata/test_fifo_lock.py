@@ -99,6 +99,11 @@ class Locking(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.progress.in_flight)
+    @rule(data=st.data(), for_ms=st.sampled_from([1, 40]))
+    def extend(self, data: st.DataObject, for_ms: int) -> None:
+        self.progress.extend([self.offset(data)], self.now_ms + for_ms)
+
+    @precondition(lambda self: self.progress.in_flight)
     @rule(data=st.data())
     def acknowledge(self, data: st.DataObject) -> None:
         self.progress.acknowledge(self.offset(data))
