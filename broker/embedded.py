@@ -57,6 +57,7 @@ class Broker:
         listen: host:port; a free port of the loopback interface if not given.
         auto_create_topics: create a topic when a client first names it.
         flush_mode: when a send is answered.
+        progress_sync: answer an acknowledgement only when it survives a power cut.
 
     Raises:
         StoreError: `directory` cannot be opened as a store.
@@ -71,6 +72,7 @@ class Broker:
         listen: str = "127.0.0.1:0",
         auto_create_topics: bool = True,
         flush_mode: FlushMode = FlushMode.ASYNC_FLUSH,
+        progress_sync: bool = False,
     ) -> None:
         self.clock: Final = VirtualClock()
         """The clock that the broker runs by."""
@@ -79,6 +81,7 @@ class Broker:
             "listen": listen,
             "auto_create_topics": auto_create_topics,
             "flush_mode": flush_mode,
+            "progress_sync": progress_sync,
         }
         given = None if directory is None else Path(directory)
         self._thread = BrokerThread(given, settings, self.clock)

@@ -244,6 +244,7 @@ async def _open_state(
                 clock=clock,
                 file_system=file_system,
                 save_interval_ms=config.progress_save_interval_ms,
+                sync=config.progress_sync,
             )
             await trio.to_thread.run_sync(progress.open)
             async with _closing(progress):

@@ -39,7 +39,8 @@ async def reset_offsets(
     Raises:
         BadRequestError: there is no such queue.
         IllegalOffsetError: a queue has no such offset.
-        StateWriteError: the progress cannot be saved; some queues may be reset.
+        StateWriteError: the progress cannot be saved, or not durably where that is asked for; some
+            queues may be reset.
     """
     queues = _chosen(queue_ids(context, topic), topic, queue_id)
     offsets = await trio.to_thread.run_sync(lambda: {queue: offset_of(queue) for queue in queues})
@@ -53,6 +54,7 @@ async def reset_offsets(
         else:
             context.progress.reset(group, topic, queue, offset)
     context.messaging.polls.wake(group, topic)
+    await context.messaging.progress_durability.wait()
     return offsets
 
 

@@ -41,3 +41,12 @@ class LimitSettings:
             allowed=(1, DAY_MS),
         ),
     )
+    progress_sync: bool = field(
+        default=False,
+        metadata=documented(
+            unit="true or false",
+            reason="what was acknowledged survives a kill; seconds of it may come again after a "
+            "power cut, as with RocketMQ",
+            danger="with it each acknowledgement waits for the disk, many for the same sync",
+        ),
+    )

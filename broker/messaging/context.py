@@ -18,6 +18,7 @@ from commitbus.broker.messaging.errors import (
 )
 from commitbus.broker.messaging.leavers import Leavers
 from commitbus.broker.messaging.long_polling import LongPolling
+from commitbus.broker.messaging.progress_durability import ProgressDurability
 from commitbus.broker.messaging.questions import Questions
 from commitbus.broker.messaging.queue_watch import QueueWatch
 from commitbus.broker.metadata.groups import GroupConfig
@@ -65,6 +66,7 @@ class MessagingContext:
             lambda: store.durable_watermark,
             needed=store.flush_mode is FlushMode.SYNC_FLUSH,
         )
+        self.progress_durability = ProgressDurability(progress.flush, lambda: progress.sequence)
         self.next_queue: dict[str, int] = {}
         """By topic: whose turn it is among the writable queues."""
         self.first_queue: dict[tuple[str, str], int] = {}
@@ -89,12 +91,14 @@ class MessagingContext:
         self.polls.attach(token)
         self.watch.attach(token)
         self.durability.attach(token)
+        self.progress_durability.attach(token)
 
     def detach(self) -> None:
         """Undo `attach`, before the trio run ends."""
         self.polls.detach()
         self.watch.detach()
         self.durability.detach()
+        self.progress_durability.detach()
 
     async def topic(self, name: str) -> TopicConfig:
         """Return a topic, created now if that is allowed.

@@ -71,6 +71,20 @@ _UNARY: Final[Sequence[tuple[str, type[Message], type[Message], UnaryHandler]]] 
 )
 
 
+_CHANGE_PROGRESS: Final = frozenset(
+    ("AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue", "UpdateOffset")
+)
+
+
+def _handler(
+    context: MessagingContext, name: str, handler: UnaryHandler
+) -> Callable[[Any, Call], Response | Later | Awaitable[Response]]:
+    handle = partial(handler, context)
+    if name in _CHANGE_PROGRESS:
+        return context.progress_durability.once_durable(handle)
+    return handle
+
+
 def messaging_methods(context: MessagingContext) -> list[Method]:
     """Return the methods that this broker serves; a transport answers UNIMPLEMENTED to others."""
     request_bytes_max = {
@@ -84,7 +98,7 @@ def messaging_methods(context: MessagingContext) -> list[Method]:
             kind=MethodKind.UNARY,
             request_type=request_type,
             response_type=response_type,
-            handler=answering(partial(handler, context), response_type),
+            handler=answering(_handler(context, name, handler), response_type),
             max_request_bytes=request_bytes_max.get(name, SMALL_REQUEST_BYTES_MAX),
             max_request_fields=SEND_FIELDS_MAX if name == "SendMessage" else REQUEST_FIELDS_MAX,
         )

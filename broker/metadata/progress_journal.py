@@ -139,7 +139,11 @@ class ProgressJournal:
         self._epoch, self._sequence = mark.epoch, mark.sequence
         self._seed = zlib.crc32(_EPOCH.pack(mark.epoch))
         self._start = self._end = mark.position
+        is_new = not self._file_system.exists(self.path)
         self._file = self._file_system.open(self.path, create=True)
+        if is_new:
+            # Else a power cut could take the file from under what `sync` made durable.
+            self._file_system.sync_directory(self.path.parent)
         if self._file.size() > self._size_bytes:
             self._file.truncate(self._size_bytes)
         # Later, no entry finds the disk full.
@@ -199,6 +203,15 @@ class ProgressJournal:
             raise StateWriteError(self.path, error.strerror or str(error)) from error
         self._sequence = sequence
         self._end += length
+
+    def sync(self) -> None:
+        """Return when every entry before the call survives a power cut. For any thread.
+
+        Raises:
+            OSError: The disk does not take them. Some may be lost, and a later call may not say so.
+        """
+        assert self._file is not None, "sync comes after start"
+        self._file.sync_data()
 
     def release(self, mark: JournalMark) -> None:
         """Give back the room of the entries before `mark`: they are saved."""

@@ -33,6 +33,7 @@ from commitbus.broker.metadata.progress_entries import (
     encode_offset,
     encode_redelivery,
 )
+from commitbus.broker.metadata.progress_flush import ProgressFlush
 from commitbus.broker.metadata.progress_holdings import Holdings
 from commitbus.broker.metadata.progress_index import Item, ProgressIndex
 from commitbus.broker.metadata.progress_journal import JOURNAL_BYTES_DEFAULT, ProgressJournal
@@ -74,8 +75,9 @@ class ProgressTable:
         journal_bytes: The size of `commitbus/progress.journal`.
         in_flight_max: How many messages of a queue may be in flight for a group. For the caller
             of `deliver` to keep to.
-        sync_saves: Whether saves reach stable storage: a power cut then costs the acknowledgements
-            since the last one, and each save an fsync.
+        sync: Whether changes are made durable against power cuts: `flush` does that for whoever
+            waits, and each save costs an fsync. Without it a power cut may cost the
+            acknowledgements of some seconds.
     """
 
     def __init__(
@@ -88,12 +90,12 @@ class ProgressTable:
         mirror_interval_ms: int = 5_000,
         journal_bytes: int = JOURNAL_BYTES_DEFAULT,
         in_flight_max: int = IN_FLIGHT_MAX_DEFAULT,
-        sync_saves: bool = False,
+        sync: bool = False,
     ) -> None:
         self.in_flight_max: Final = in_flight_max
         self._store_directory = store_directory
         self._clock, self._file_system = clock, file_system
-        self._save_interval_ms, self._sync_saves = save_interval_ms, sync_saves
+        self._save_interval_ms, self._sync = save_interval_ms, sync
         self._index, self.holdings = ProgressIndex(), Holdings()
         """The second: what is in flight with automatic renewal."""
         # What the SQLite thread shares with the trio thread.
@@ -115,6 +117,8 @@ class ProgressTable:
             self._index, self._journal, self._mirror, clock=clock, lock=self._lock
         )
         self._thread: SqliteThread | None = None
+        self.flush: ProgressFlush | None = None
+        """Makes changes durable, from `open` on; None without `sync`."""
         self._journal_fails = False
 
     def open(self) -> None:
@@ -128,7 +132,7 @@ class ProgressTable:
         thread = SqliteThread(
             make_own_directory(self._store_directory, self._file_system) / "progress.db",
             schema=progress_store.SCHEMA,
-            sync_commits=self._sync_saves,
+            sync_commits=self._sync,
             tick=self._tick,
             tick_interval_s=self._save_interval_ms / 1000,
         )
@@ -141,11 +145,16 @@ class ProgressTable:
             self._journal.close()
             raise
         self._thread = thread
+        if self._sync:
+            self.flush = ProgressFlush(self._journal, self.save)
+            self.flush.start()
 
     def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
         """Call `listener`, once, on another thread, should the database's thread die."""
         assert self._thread is not None, "it is open"
         self._thread.add_failure_listener(listener)
+        if self.flush is not None:
+            self.flush.add_failure_listener(listener)
 
     def close(self) -> None:
         """Save everything, write the mirror, close the files. A second call does nothing.
@@ -155,11 +164,18 @@ class ProgressTable:
         """
         if self._thread is None:
             return
+        if self.flush is not None:
+            self.flush.stop()
         thread, self._thread = self._thread, None
         try:
             thread.close(last=self._saver.finish)
         finally:
             self._journal.close()
+
+    @property
+    def sequence(self) -> int:
+        """The number of the last change's journal entry."""
+        return self._journal.sequence
 
     def get(self, group: str, topic: str, queue_id: int) -> QueueProgress | None:
         """Return the progress of a group in a queue, None where it has not begun."""

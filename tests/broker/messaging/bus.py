@@ -363,6 +363,7 @@ def open_context(
             mirror_interval_ms=NEVER_MS,
             journal_bytes=journal_bytes,
             in_flight_max=in_flight_max,
+            sync=config.progress_sync,
         )
         progress.open()
         try:

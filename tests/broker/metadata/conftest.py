@@ -48,7 +48,7 @@ def open_table(clock: FakeClock) -> Iterator[OpenTable]:
         *,
         save_interval_ms: int = 3_600_000,
         journal_bytes: int = JOURNAL_BYTES_MIN,
-        sync_saves: bool = False,
+        sync: bool = False,
         file_system: Any = RealFileSystem(),  # noqa: B008 - it holds nothing
     ) -> ProgressTable:
         table = ProgressTable(
@@ -57,7 +57,7 @@ def open_table(clock: FakeClock) -> Iterator[OpenTable]:
             file_system=file_system,
             save_interval_ms=save_interval_ms,
             journal_bytes=journal_bytes,
-            sync_saves=sync_saves,
+            sync=sync,
         )
         table.open()
         tables.append(table)

@@ -99,7 +99,7 @@ def test_a_kill_after_a_kill_loses_nothing_either(
 
 
 def test_a_close_saves_in_full(open_table: Open, tmp_path: Path) -> None:
-    table = open_table(tmp_path, sync_saves=True)
+    table = open_table(tmp_path, sync=True)
     _work(table)
     expected = _state(table)
     table.close()
