@@ -31,6 +31,15 @@ class LimitSettings:
             allowed=(1, FILE_BYTES_MAX),
         ),
     )
+    held_back_max: int = field(
+        default=100_000,
+        metadata=documented(
+            unit="messages of a queue, for each group that locks message groups",
+            reason="40 MB; behind as many of locked message groups no other one is looked for",
+            danger="each takes 400 bytes of memory; if it is low, stuck message groups stop others",
+            allowed=(32, 100_000_000),
+        ),
+    )
     progress_save_interval_ms: int = field(
         default=100,
         metadata=documented(

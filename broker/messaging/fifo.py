@@ -7,6 +7,7 @@ but not delivered yet, so that its neighbours pass.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple, final
@@ -30,6 +31,8 @@ READ_AT_ONCE_MAX: Final = 2 * BATCH_MAX
 READ_IN_THREAD_MAX: Final = 4096
 """Message groups that are read at a time on another thread, 40 ms: what is read is kept, even if
 the receiver goes away meanwhile."""
+
+_log: Final = logging.getLogger(__name__)
 
 _Places = dict[int, Place | None]
 
@@ -173,6 +176,35 @@ class FifoBatch(Batch):
         self._context.progress.hold(progress, offsets, next_offset=found.next_offset)
         has_room = await self._take_free(queue_id, progress, group)
         return has_room and self._has_new(queue_id, progress)
+
+    def _in_flight_room(self, queue_id: int, progress: QueueProgress) -> int:
+        room, units = super()._in_flight_room(queue_id, progress), progress.lock_units
+        if units is None or units.whole_queue:
+            return room
+        # What is held back has a limit of its own: it is not the consumers who let it wait.
+        limit, held_back = self._context.config.held_back_max, units.held_back
+        if held_back < limit:
+            units.is_full_logged = units.is_full_logged and held_back > limit // 2
+        elif not units.is_full_logged:  # once, not at every receive
+            units.is_full_logged = True
+            about = {"group": self.demand.group, "topic": self.demand.topic, "queue_id": queue_id}
+            _log.warning("message groups held back up to the limit", extra=about)
+        return min(room + held_back, limit - held_back)
+
+    def limit_met(self) -> str:
+        """Return that locked message groups of a queue hold back as much as they may."""
+        topic = self._context.metadata.topic(self.demand.topic)
+        for queue_id in range(topic.read_queue_nums if topic else 0):
+            progress = self._context.progress.get(*self._key(queue_id))
+            units = progress.lock_units if progress is not None else None
+            if units is None or units.whole_queue:
+                continue
+            if units.held_back >= self._context.config.held_back_max:
+                return (
+                    f"{units.held_back} messages of locked message groups are held back in queue "
+                    f"{queue_id}, and nothing behind them is looked at"
+                )
+        return ""
 
     async def _take_free(self, queue_id: int, progress: QueueProgress, group: GroupConfig) -> bool:
         """Take what is in flight and free, in order; return whether there is room for more."""

@@ -312,16 +312,25 @@ class Batch:
         self, queue_id: int, progress: QueueProgress, max_count: int
     ) -> Found | None:
         """Return what is found in one step; None if there is nothing that may be taken now."""
+        if not self._has_new(queue_id, progress):
+            return None
         # A consumer that never acknowledges gets no further.
-        free = self._context.progress.in_flight_max - progress.in_flight_count
-        allowed = min(max_count, free)
-        if allowed <= 0 or not self._has_new(queue_id, progress):
+        allowed = min(max_count, self._in_flight_room(queue_id, progress))
+        if allowed <= 0:
             return None
         start = QueueOffset(progress.next_offset)
         scan = Scan(self._context, self.demand.topic, queue_id, self.demand.wanted)
         found = await scan.step(start, allowed)
         # Else the topic was deleted between the two looks at its queue.
         return found if found.next_offset > start else None
+
+    def limit_met(self) -> str:
+        """Return which limit keeps the group from new messages, in words; empty if none does."""
+        return ""
+
+    def _in_flight_room(self, _queue_id: int, progress: QueueProgress) -> int:
+        """Return how many messages more may be in flight."""
+        return self._context.progress.in_flight_max - progress.in_flight_count
 
     def _is_at(self, offset: int, queue_id: int, progress: QueueProgress) -> bool:
         """Return whether it was neither reset nor deleted while a disk was waited for."""

@@ -209,10 +209,18 @@ class Polling(Parked):
             RpcError: the client reads it too slowly.
         """
         if not batch.messages:
-            await _finish(self._context, self._send, _NOTHING_NEW)
+            await _finish(self._context, self._send, _nothing_new(batch.limit_met()))
             return
         last = _delivery_timestamp(self._context)
         await hand_over(self._send, _OK, batch.messages, last)
+
+
+def _nothing_new(limit_met: str) -> pb.ReceiveMessageResponse:
+    """Return the answer without a message; it says which limit was met, if any."""
+    if not limit_met:
+        return _NOTHING_NEW
+    text = f"no new message: {limit_met}"
+    return pb.ReceiveMessageResponse(status=pb.Status(code=pb.MESSAGE_NOT_FOUND, message=text))
 
 
 def _demand(

@@ -75,10 +75,13 @@ class LockUnits:
 
     def __init__(self, progress: QueueProgress, *, whole_queue: bool) -> None:
         self.whole_queue: Final = whole_queue
+        self.is_full_logged = False
+        """Whether the log says that as much is held back as may be."""
         self._progress = progress
         self._units: dict[UnitName, _Unit] = {}
         self._unit_of: dict[int, _Unit] = {}
         self._unknown: deque[int] = deque()
+        self._delivered: set[int] = set()
         # The offsets that each receiver has, of receivers which name an attempt.
         self._received: dict[str, set[int]] = {}
         # Heap of (invisible until, offset). An outdated pair has not the offset's present time.
@@ -100,6 +103,8 @@ class LockUnits:
         for offset in offsets:
             entry = in_flight[offset]
             self._note_receiver(entry)
+            if entry.delivery_attempt:
+                self._delivered.add(offset)
             if entry.invisible_until_ms > self._now_ms:
                 self._note_out(entry)
             if self.whole_queue:
@@ -108,7 +113,11 @@ class LockUnits:
                 self._unknown.append(offset)
 
     def changed(self, entry: InFlight, previous_receiver: str) -> None:
-        """Note that a message in flight has another receiver, or is invisible for another time."""
+        """Note that a message in flight has another receiver, or is invisible for another time.
+
+        Nothing of that happens to a message before it is delivered.
+        """
+        self._delivered.add(entry.offset)
         if entry.client_id != previous_receiver:
             self._forget_receiver(entry.offset, previous_receiver)
             self._note_receiver(entry)
@@ -125,8 +134,14 @@ class LockUnits:
 
     def removed(self, entry: InFlight) -> None:
         """Note that a message is not in flight any more."""
+        self._delivered.discard(entry.offset)
         self._forget_receiver(entry.offset, entry.client_id)
         self._unassign(entry.offset)
+
+    @property
+    def held_back(self) -> int:
+        """How many messages wait for their turn and were never delivered."""
+        return self._progress.in_flight_count - len(self._delivered)
 
     # Which message belongs to which unit
 

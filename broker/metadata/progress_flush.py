@@ -26,7 +26,7 @@ FlushListener = Callable[[int, StoreError | None], None]
 
 @final
 class ProgressFlush:
-    """Makes the journal's entries durable, on a thread of its own.
+    """Makes the journal's entries durable, on a thread of its own that runs until `stop`.
 
     Args:
         journal: What is made durable; it has been started.
@@ -49,9 +49,6 @@ class ProgressFlush:
         self._requested = threading.Event()
         self._stopping = self._fails = False
         self._thread = ServiceThread("progress flush", self._serve, self._die)
-
-    def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def listen(self, listener: FlushListener) -> None:

@@ -75,9 +75,7 @@ class ProgressTable:
         journal_bytes: The size of `commitbus/progress.journal`.
         in_flight_max: How many messages of a queue may be in flight for a group. For the caller
             of `deliver` to keep to.
-        sync: Whether changes are made durable against power cuts: `flush` does that for whoever
-            waits, and each save costs an fsync. Without it a power cut may cost the
-            acknowledgements of some seconds.
+        sync: Whether `flush` makes changes durable for whoever waits; each save costs an fsync.
     """
 
     def __init__(
@@ -145,9 +143,7 @@ class ProgressTable:
             self._journal.close()
             raise
         self._thread = thread
-        if self._sync:
-            self.flush = ProgressFlush(self._journal, self.save)
-            self.flush.start()
+        self.flush = ProgressFlush(self._journal, self.save) if self._sync else None
 
     def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
         """Call `listener`, once, on another thread, should the database's thread die."""

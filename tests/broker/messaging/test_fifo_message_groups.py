@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -105,18 +106,23 @@ def test_an_acknowledgement_wakes_who_waits_for_its_group(run: Run) -> None:
     run(scenario)
 
 
-def test_what_is_stepped_over_is_bounded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A consumer that never acknowledges keeps back no more than may be in flight."""
+def test_what_is_stepped_over_is_bounded(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """By a setting, which the log and the answer name when it stops the neighbours."""
 
     async def scenario(bus: Any) -> None:
-        monkeypatch.setattr(bus.context.progress, "in_flight_max", 100)
         await set_up(bus, *(b"a%d" % n for n in range(150)), b"b")
         (handle,) = (await receive(bus, 1)).values()
         # Reached by looking on, in turns, past a's; but not past a hundred of them.
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(receive, bus)
-            await bus.sleep(5.1)
-        assert progress(bus).in_flight_count == 100
+        with caplog.at_level(logging.WARNING):
+            for _ in range(2):
+                async with bus.receiving(topic="F", group="O", polling_s=5) as results:
+                    await bus.sleep(5.1)
+                (nothing,) = results
+                assert nothing.status.code == pb.MESSAGE_NOT_FOUND
+                assert "100 messages of locked message groups" in nothing.status.message
+        (logged,) = [record for record in caplog.records if "held back" in record.message]
+        assert (logged.group, logged.topic, logged.queue_id) == ("O", "F", 0)  # type: ignore[attr-defined] # extra
+        assert progress(bus).in_flight_count == 1 + 100
         await ack(bus, handle)
         bodies: list[bytes] = []
         while b"b" not in bodies:
@@ -125,7 +131,20 @@ def test_what_is_stepped_over_is_bounded(run: Run, monkeypatch: pytest.MonkeyPat
             await ack(bus, *batch.values())
         assert bodies == [*(b"a%d" % n for n in range(1, 150)), b"b"]
 
-    run(scenario)
+    run(scenario, held_back_max=100)
+
+
+def test_a_neighbour_behind_ten_thousand_of_a_stuck_group_is_found(run: Run) -> None:
+    """What is held back is not in flight, of which there may be 10,000."""
+
+    async def scenario(bus: Any) -> None:
+        await set_up(bus, b"a")
+        await receive(bus, 1, invisible_s=600)
+        await send_many(bus, b"a", 12_000)
+        assert await work_of_a_neighbour(bus)
+        assert progress(bus).in_flight_count == 12_001
+
+    run(scenario, log_file_bytes=16 << 20)
 
 
 def test_a_neighbour_behind_hundreds_of_a_stuck_group_is_found(run: Run) -> None:
