@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import trio
-
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.messaging.route import MASTER_ID
 from commitbus.broker.queue_times import earliest_store_timestamp
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+from commitbus.broker.worker_lines import run_in_worker
 
 
 async def get_broker(context: AdminContext, _request: pb.GetBrokerRequest) -> pb.Broker:
     """Return the broker's name, rates and state."""
     rates = context.rates
-    earliest_ms = await trio.to_thread.run_sync(earliest_store_timestamp, context.store)
-    total, free = await trio.to_thread.run_sync(
+    earliest_ms = await run_in_worker(earliest_store_timestamp, context.store)
+    total, free = await run_in_worker(
         context.file_system.disk_usage, context.config.store_directory
     )
     return pb.Broker(
@@ -45,7 +44,7 @@ async def seal_segment(
 ) -> pb.SealSegmentResponse:
     """End the log file that is written and answer when its manifest is there."""
     try:
-        segment = await trio.to_thread.run_sync(context.store.seal_segment)
+        segment = await run_in_worker(context.store.seal_segment)
     except OSError as error:
         raise RpcError(StatusCode.UNAVAILABLE, f"the manifest is not written: {error}") from None
     response = pb.SealSegmentResponse()

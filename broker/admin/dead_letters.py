@@ -23,6 +23,7 @@ from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.broker.shown import shown
 from commitbus.broker.store.message_store import MessageStore
+from commitbus.broker.worker_lines import run_in_worker
 from commitbus.commitlog.errors import (
     CorruptRecordError,
     MessageRefusedError,
@@ -60,7 +61,7 @@ async def send_back_dead_letters(
     response = _Response(end_offset=context.store.max_offset(topic, 0))
     async with context.sending_back:
         await _wait_for_index(context)
-        letters = await trio.to_thread.run_sync(_letters, context.store, topic, request)
+        letters = await run_in_worker(_letters, context.store, topic, request)
         for letter in letters:
             result = _send_back(context, letter) if isinstance(letter, _Letter) else letter
             response.letters.append(result)

@@ -6,8 +6,6 @@ import json
 from collections import Counter
 from typing import Final
 
-import trio
-
 from commitbus.broker.admin.attributes import (
     GROUP_ATTRIBUTES,
     AttributeRefusedError,
@@ -25,6 +23,7 @@ from commitbus.broker.metadata.groups import (
 )
 from commitbus.broker.metadata.names import IllegalNameError, validate_group
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+from commitbus.broker.worker_lines import run_in_worker
 
 DELAYS_MAX: Final = 100
 """Of a retry policy. Every client of the group is told all of them, again and again."""
@@ -106,7 +105,7 @@ async def get_consumer_progress(
         context.existing_topic(request.topic)
     topics = [t for t in topics_of(context, request.group) if request.topic in ("", t)]
     lags = queue_lags(context, request.group, topics)
-    rows = await trio.to_thread.run_sync(_rows, context, lags)
+    rows = await run_in_worker(_rows, context, lags)
     return pb.ConsumerProgress(queues=rows, consume_tps=context.rates.consume_tps(request.group))
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
-import trio
-
 from commitbus.broker.admin.context import AdminContext, refuse
 from commitbus.broker.messaging.queue_choice import choose_queues
 from commitbus.broker.messaging.send import append
@@ -17,6 +15,7 @@ from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.store_reader import END_OF_LOG
+from commitbus.broker.worker_lines import run_in_worker
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
 from commitbus.commitlog.record_format import offset_message_id
 from commitbus.commitlog.types import AppendResult, QueueOffset, Record
@@ -48,7 +47,7 @@ async def query_messages(
             before=before,
         )
 
-    records = await trio.to_thread.run_sync(find)
+    records = await run_in_worker(find)
     return pb.QueryMessagesResponse(messages=[_message(record, b"") for record in records])
 
 
@@ -78,7 +77,7 @@ async def get_message(
 ) -> pb.GetMessageResponse:
     """Return one message, and what became of it in each group."""
     try:
-        record = await trio.to_thread.run_sync(_record, context, request)
+        record = await run_in_worker(_record, context, request)
     except (OffsetOutOfRangeError, CorruptRecordError) as error:
         raise RpcError(StatusCode.NOT_FOUND, f"there is no such message: {error}") from None
     except ValueError as error:

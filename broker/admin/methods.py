@@ -18,6 +18,7 @@ from commitbus.broker.rpc.call import Call, RpcError, StatusCode
 from commitbus.broker.rpc.defaults import SMALL_REQUEST_BYTES_MAX
 from commitbus.broker.rpc.method import Method, UnaryHandler, unary_methods
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+from commitbus.broker.worker_lines import as_operator
 from commitbus.commitlog.errors import ReadFailedError, StoreError
 
 _REFUSALS: Final = {
@@ -66,7 +67,7 @@ def _answering(
 ) -> UnaryHandler:
     async def answer(request: Message, _call: Call) -> Message:
         try:
-            return await handler(request)
+            return await as_operator(handler(request))
         except RequestError as error:
             status = status_of(error)
             code = _REFUSALS.get(status.code // 100, StatusCode.INVALID_ARGUMENT)

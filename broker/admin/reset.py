@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-import trio
-
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.lag import queue_ids
 from commitbus.broker.messaging.errors import BadRequestError, IllegalOffsetError
+from commitbus.broker.worker_lines import run_in_worker
 
 OffsetOf = Callable[[int], int]
 """Returns where to go on in a queue, by its id. May wait for a disk."""
@@ -43,7 +42,7 @@ async def reset_offsets(
             queues may be reset.
     """
     queues = _chosen(queue_ids(context, topic), topic, queue_id)
-    offsets = await trio.to_thread.run_sync(lambda: {queue: offset_of(queue) for queue in queues})
+    offsets = await run_in_worker(lambda: {queue: offset_of(queue) for queue in queues})
     for queue, offset in offsets.items():
         end = context.store.max_offset(topic, queue)
         if not 0 <= offset <= end:

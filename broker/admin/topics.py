@@ -19,6 +19,7 @@ from commitbus.broker.metadata.names import IllegalNameError, is_system_topic, v
 from commitbus.broker.metadata.topics import QUEUES_MAX, TopicConfig, decode_topic, encode_topic
 from commitbus.broker.queue_times import store_timestamp
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
+from commitbus.broker.worker_lines import run_in_worker
 from commitbus.commitlog.types import QueueOffset
 
 PERM_MAX: Final = 7
@@ -66,6 +67,7 @@ async def delete_topic(
         async with context.metadata.topic_deleted(request.name):
             context.messaging.forget_topic(request.name)
             context.progress.delete_topic(request.name)
+            # In no line, which may be full: then half a topic would be left behind as well.
             await trio.to_thread.run_sync(context.store.delete_topic, request.name)
     return pb.DeleteTopicResponse()
 
@@ -92,7 +94,7 @@ async def get_topic_status(
     """Return the offsets of every queue of a topic."""
     config = context.existing_topic(request.topic)
     count = max(config.read_queue_nums, config.write_queue_nums)
-    queues = await trio.to_thread.run_sync(_queue_states, context, request.topic, count)
+    queues = await run_in_worker(_queue_states, context, request.topic, count)
     return pb.TopicStatus(queues=queues, put_tps=context.rates.put_tps(request.topic))
 
 

@@ -14,7 +14,7 @@ from commitbus.broker.bulk.context import BulkContext
 from commitbus.broker.bulk.large_field import before_field
 from commitbus.broker.bulk.status import REFUSALS, refusal
 from commitbus.broker.messaging.errors import BadRequestError
-from commitbus.broker.messaging.filters import parse_tag_filter
+from commitbus.broker.messaging.filters import parse_tag_filter, prepare_filter
 from commitbus.broker.messaging.store_reads import read_or_wait
 from commitbus.broker.messaging.validate import topic_name
 from commitbus.broker.rpc.call import Call, Pieces, RpcError, Send, StatusCode
@@ -22,6 +22,7 @@ from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.slices import UNITS_MAX, LogSlices, Slice, WantedTags
+from commitbus.broker.worker_lines import run_in_worker
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError, ReadFailedError
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 
@@ -30,6 +31,7 @@ SLICE_BYTES_MAX: Final = 4 << 20
 """Of one response. A slice is read, copied and written as a whole."""
 DISPATCH_WAIT_S: Final = 10.0
 """A millisecond is the rule; a disk without room for the queues may take for ever."""
+_DISPATCH_POLL_S: Final = 0.005
 LOG_POLL_S: Final = 1.0
 """Records that no queue will hold, such as half messages, arrive without a sign."""
 
@@ -71,9 +73,10 @@ async def _until_shown(store: MessageStore) -> None:
     """Wait for what was acknowledged before: whoever has an acknowledgement finds the message."""
     if store.dispatch_behind_bytes:
         end = store.confirm_offset
-        await trio.to_thread.run_sync(
-            store.wait_dispatched, end, DISPATCH_WAIT_S, abandon_on_cancel=True
-        )
+        with trio.move_on_after(DISPATCH_WAIT_S):
+            # Not in a thread: those who wait would keep it from those who read.
+            while not store.wait_dispatched(end, 0):  # noqa: ASYNC110 - it tells threads only
+                await trio.sleep(_DISPATCH_POLL_S)
 
 
 @final
@@ -193,7 +196,7 @@ class _TopicReader:
 
     async def _begin(self, queue_id: int, position: pb.Position) -> Pieces:
         """Return the empty slice that says where a queue begins."""
-        offset = await trio.to_thread.run_sync(_begin, self._store, self.topic, queue_id, position)
+        offset = await run_in_worker(_begin, self._store, self.topic, queue_id, position)
         cursor = _Cursor(queue_id, offset)
         self.cursors.append(cursor)
         return self.response(cursor, Slice(offset, 0, offset, b"", b""))
@@ -229,7 +232,9 @@ async def _fetch_topic(
     context: BulkContext, what: pb.FetchTopic, credit: _Credit, send: Send
 ) -> None:
     name = topic_name(v2.Resource(name=what.topic))
+    prepared = await prepare_filter(v2.FilterExpression(expression=what.tags))
     reader = _TopicReader(context, name, what)
+    del prepared
     await send(*await reader.begin())
     while True:
         arrival = context.arrivals.next(name) if what.follow else None
@@ -324,7 +329,7 @@ async def _fetch_log(context: BulkContext, what: pb.FetchLog, credit: _Credit, s
         while start < (end := store.confirm_offset):
             if not await credit.wait():
                 return
-            part = await trio.to_thread.run_sync(_read_log, slices, start, end, slice_bytes)
+            part = await run_in_worker(_read_log, slices, start, end, slice_bytes)
             start = PhysicalOffset(part.next_offset)
             if part.record_count:
                 credit.use(len(part.records))

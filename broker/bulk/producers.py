@@ -19,6 +19,7 @@ from commitbus.broker.messaging.properties import UNIQUE_KEY
 from commitbus.broker.messaging.store_reads import Unreadable, read_or_wait, read_places
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.store.message_store import MessageStore
+from commitbus.broker.worker_lines import run_in_worker
 from commitbus.commitlog.record_format import encode_properties
 from commitbus.commitlog.types import AppendResult, PhysicalOffset, QueueOffset, Record
 
@@ -123,7 +124,7 @@ class Producer:
     async def _find(self, sequence: int) -> Record | None:
         store = self._producers.store
         await self._until_indexed()
-        records = await trio.to_thread.run_sync(
+        records = await run_in_worker(
             store.query_by_unique_key, self.topic, self._unique_key(sequence), 1
         )
         return records[0] if records else None

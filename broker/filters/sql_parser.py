@@ -3,6 +3,7 @@
 The language is that of RocketMQ's `filter/src/main/java/.../parser/SelectorParser.jj`: keywords in
 any case, names of ASCII letters, no arithmetic, no LIKE. Its loops are left recursions here, which
 an LALR parser takes with a stack of its own and in linear time, however deep the parentheses are.
+Comments are gone when it gets a text.
 
 Importing this module imports lark and builds its tables (0.1 s, 15 MB): `sql_filter` waits for the
 first expression.
@@ -73,8 +74,6 @@ DOUBLE.1: /(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|[0-9]+e[+-]?[0-9]+/i
 INTEGER: /0|[1-9][0-9]*l?/i
 
 %ignore /[ \t\n\r\f]+/
-%ignore /--[^\n\r]*[\n\r]/
-%ignore /\/\*.*?\*\//s
 """
 
 
@@ -138,27 +137,17 @@ _parser: Final = Lark(
 def parse(text: str) -> Term:
     """Return the condition that `text` says. Linear in its length.
 
+    Args:
+        text: Without comments and of bounded size, as `sql_scan` returns it.
+
     Raises:
         FilterExpressionError: RocketMQ refuses it too; or RocketMQ would silently ignore what comes
             after a condition; or it is too deep.
     """
     try:
-        return sql_terms.as_predicate(_parse(text))
+        return sql_terms.as_predicate(cast("Term", _parser.parse(text)))
     except UnexpectedInput as error:
         raise FilterExpressionError(_explain(error)) from None
-
-
-def _parse(text: str) -> Term:
-    """Parse, with or without a line end behind it: a comment at the very end may lack its own.
-
-    Only the second attempt may call `--` a comment: `a = --5` is a negation twice.
-    """
-    try:
-        return cast("Term", _parser.parse(text))
-    except UnexpectedInput:
-        if "--" not in text:
-            raise
-        return cast("Term", _parser.parse(text + "\n"))
 
 
 def _explain(error: UnexpectedInput) -> str:

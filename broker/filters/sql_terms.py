@@ -44,8 +44,6 @@ class Term:
     kind: Kind
     evaluate: Evaluate
     depth: int = 1
-    names: frozenset[str] = frozenset()
-    """Of the properties that it reads."""
     literal: Value | None = None
     """The value of a string, a number or a truth."""
 
@@ -55,7 +53,7 @@ class Term:
 
 def property_(name: str) -> Term:
     """A property of the message; an empty one is missing, as RocketMQ's decoder has it."""
-    return Term(Kind.PROPERTY, lambda message: message.get(name) or None, 1, frozenset({name}))
+    return Term(Kind.PROPERTY, lambda message: message.get(name) or None)
 
 
 def string(value: str) -> Term:
@@ -322,7 +320,7 @@ def _larger(kind: Kind, evaluate: Evaluate, *parts: Term) -> Term:
     depth = 1 + max(part.depth for part in parts)
     if depth > DEPTH_MAX:
         raise FilterExpressionError(f"terms are nested more than {DEPTH_MAX} deep")
-    return Term(kind, evaluate, depth, frozenset().union(*(part.names for part in parts)))
+    return Term(kind, evaluate, depth)
 
 
 def shorten(text: str) -> str:

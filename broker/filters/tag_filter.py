@@ -8,7 +8,7 @@ from typing import ClassVar, Final, final
 
 from commitbus.broker.filters.encoded_properties import PropertyFinder
 from commitbus.broker.filters.errors import FilterExpressionError
-from commitbus.broker.filters.filter_cache import FilterCache
+from commitbus.broker.filters.filter_cache import SHORT_LENGTH_MAX, FilterCache
 from commitbus.broker.shown import shown
 from commitbus.commitlog.record_format import tags_code
 
@@ -63,6 +63,26 @@ def parse_tags(text: str) -> TagFilter:
         )
     text = text.strip()
     return EVERYTHING if text in {"", "*"} else cache.get(text)
+
+
+def prepare_tags(text: str, owner: str) -> object:
+    """Make a filter that `parse_tags` finds for as long as the returned object is kept.
+
+    Args:
+        text: as for `parse_tags`.
+        owner: see `FilterCache.get`.
+
+    Raises:
+        FilterExpressionError: As `parse_tags`.
+        TooManyFiltersError: There is no room for one more.
+    """
+    return cache.get(text.strip(), owner)
+
+
+def is_quick(text: str) -> bool:
+    """Return whether `parse_tags` answers at once; else it may take milliseconds."""
+    is_small = len(text) <= SHORT_LENGTH_MAX or len(text) > TAG_EXPRESSION_LENGTH_MAX
+    return is_small or text.strip() in cache
 
 
 def _parse(text: str) -> TagFilter:

@@ -33,9 +33,6 @@ from commitbus.flush.policy import FlushMode
 CREATED_BY_CLIENTS_MAX: Final = 10_000
 """Topics, and groups, of one broker. Each takes memory, disk and a share of every save, and to
 create one a client only has to name it. Operators may go beyond."""
-SCAN_THREADS: Final = 2
-"""That look through records which are not in memory. They wait for disks, and compute as well: any
-number of them would keep the interpreter from the thread that serves everybody."""
 
 
 @final
@@ -75,7 +72,6 @@ class MessagingContext:
         """(Group, topic, queue id) of which a receiver looks for messages just now."""
         self.scan_turn = trio.Lock()
         """Held for a step of a scan: of a thousand scans one goes on at a time."""
-        self.scan_threads = trio.CapacityLimiter(SCAN_THREADS)
         self.delivering_bytes = 0
         """Of messages that were taken and that their consumers have not read yet."""
         self.waiting_settings_bytes = 0

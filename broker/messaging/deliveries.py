@@ -12,14 +12,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import NamedTuple, TypeVar, final
 
-import trio
-
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.errors import InvalidReceiptHandleError
 from commitbus.broker.messaging.receipt_handle import ReceiptHandle
 from commitbus.broker.messaging.store_reads import Place, Unreadable, read_places
 from commitbus.broker.metadata.progress import InFlight, QueueProgress
 from commitbus.broker.shown import shown
+from commitbus.broker.worker_lines import run_in_worker
 
 _QueuePlace = tuple[int, int]
 """Queue id and queue offset."""
@@ -141,7 +140,7 @@ async def _once_read(
 ) -> _T:
     known: dict[_QueuePlace, Place | None] = {}
     while True:
-        known |= await trio.to_thread.run_sync(partial(_read, context, topic, cold))
+        known |= await run_in_worker(partial(_read, context, topic, cold))
         try:
             return work(known)
         except ColdPlacesError as error:

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple, final
 
-from trio import to_thread
-
 from commitbus.broker.messaging import properties as names
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.pop import BATCH_MAX, Batch, Demand, is_exhausted
@@ -23,6 +21,7 @@ from commitbus.broker.metadata.fifo_lock import LockUnits, UnitName, lock_units,
 from commitbus.broker.metadata.groups import GroupConfig, LockUnit
 from commitbus.broker.metadata.progress import InFlight, QueueProgress
 from commitbus.broker.store.store_reader import StoreReader
+from commitbus.broker.worker_lines import run_in_worker
 from commitbus.commitlog.errors import StoreError
 from commitbus.commitlog.record_format import decode_properties
 
@@ -142,7 +141,7 @@ class FifoBatch(Batch):
     async def _wait_for_places(self, queue_id: int, cold: _Cold) -> _Places:
         """Read from a disk; others may take the same messages meanwhile."""
         read = partial(self._read_places, queue_id, cold.offsets, only_cached=False)
-        places = await to_thread.run_sync(read)
+        places = await run_in_worker(read)
         assert places is not None, "only what is not cached can be missing"
         return places
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-import trio
-
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.errors import (
     BadRequestError,
@@ -21,6 +19,7 @@ from commitbus.broker.messaging.status import ok
 from commitbus.broker.messaging.validate import group_name, topic_name
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.worker_lines import run_in_worker
 
 
 def update_offset(
@@ -94,9 +93,7 @@ async def _offset_at(
     context: MessagingContext, topic: str, queue_id: int, timestamp_ms: int
 ) -> pb.QueryOffsetResponse:
     # It looks at records all over the queue, which may have to come from the disk.
-    offset = await trio.to_thread.run_sync(
-        context.store.offset_by_timestamp, topic, queue_id, timestamp_ms
-    )
+    offset = await run_in_worker(context.store.offset_by_timestamp, topic, queue_id, timestamp_ms)
     return pb.QueryOffsetResponse(status=ok(), offset=offset)
 
 

@@ -62,8 +62,9 @@ async def pull_message(
     try:
         client = context.clients.seen(call)
         until_s = shared_deadline_s(trio.current_time() + polling_ms(request, call) / 1000)
-        await prepare_filter(request.filter_expression)
+        prepared = await prepare_filter(request.filter_expression)
         want = _want(context, request, client, until_s)
+        del prepared
         await context.group(want.group)
     except REFUSALS as error:
         await send(pb.PullMessageResponse(status=status_of(error)))

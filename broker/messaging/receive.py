@@ -75,11 +75,13 @@ async def _receive_prepared(
     context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call, send: Send
 ) -> Parked | None:
     try:
-        await prepare_filter(request.filter_expression)
+        prepared = await prepare_filter(request.filter_expression)
     except TooManyRequestsError as error:
         await _refuse(context, send, error)
         return None
-    return await _receive_now(context, request, call, send)
+    answer = receive_message(context, request, call, send)
+    del prepared
+    return answer if isinstance(answer, Parked) else await answer
 
 
 async def _receive_anew(

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, final
 
-import trio
-
 from commitbus.broker.filters.message_filter import MessageFilter
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.store_reads import (
@@ -21,6 +19,7 @@ from commitbus.broker.messaging.store_reads import (
     read_or_wait,
     read_properties,
 )
+from commitbus.broker.worker_lines import compute_in_worker
 from commitbus.commitlog.errors import ReadFailedError
 from commitbus.commitlog.types import QueueOffset
 
@@ -66,7 +65,7 @@ class Scan:
             found = self._by_properties(start, max_count, only_cached=True)
         if found is None:
             step = partial(self._by_properties, start, max_count, only_cached=False)
-            found = await trio.to_thread.run_sync(step, limiter=self.context.scan_threads)
+            found = await compute_in_worker(step)
             assert found is not None, "only what is not cached can be missing"
         return found
 

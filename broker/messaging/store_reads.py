@@ -14,9 +14,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeVar, final
 
-import trio
-
 from commitbus.broker.store.store_reader import FetchedUnit, StoreReader
+from commitbus.broker.worker_lines import run_in_worker
 from commitbus.commitlog.errors import (
     CorruptRecordError,
     OffsetOutOfRangeError,
@@ -58,13 +57,16 @@ NotRead = OffsetOutOfRangeError | ReadFailedError
 async def read_or_wait(
     read: Callable[..., _T | None],
     *arguments: Any,  # noqa: ANN401 - those of `read`
-    limiter: trio.CapacityLimiter | None = None,
 ) -> _T:
-    """Return what `read(*arguments, only_cached=...)` returns; others run if it must wait."""
+    """Return what `read(*arguments, only_cached=...)` returns; others run if it must wait.
+
+    Raises:
+        TooManyRequestsError: it must, and the caller waits for too much already.
+    """
     found = read(*arguments, only_cached=True)
     if found is None:
         waiting = partial(read, *arguments, only_cached=False)
-        found = await trio.to_thread.run_sync(waiting, limiter=limiter)
+        found = await run_in_worker(waiting)
     assert found is not None, "only what is not cached can be missing"
     return found
 

@@ -24,7 +24,7 @@ from commitbus.broker.messaging.errors import (
     InvalidSettingsError,
     UnrecognizedClientError,
 )
-from commitbus.broker.messaging.filters import is_prepared, parse_filter, prepare_filter
+from commitbus.broker.messaging.filters import parse_filter, prepare_filter
 from commitbus.broker.messaging.polling_time import POLLING_MS_MAX
 from commitbus.broker.messaging.pop import BATCH_MAX
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
@@ -200,9 +200,9 @@ async def _merged(context: MessagingContext, client: Client, settings: pb.Settin
         _check_count(len(subscription.subscriptions))
         wanted = {}
         for entry in subscription.subscriptions:
-            if not is_prepared(entry.expression):
-                await prepare_filter(entry.expression)
+            prepared = await prepare_filter(entry.expression)
             parse_filter(entry.expression)
+            del prepared
             topic = known_topic_name(entry.topic)
             wanted[topic] = Subscription(entry.expression.type, entry.expression.expression)
         group = await context.group(name)

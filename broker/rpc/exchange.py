@@ -27,6 +27,7 @@ from commitbus.broker.rpc.outcome import (
     too_many_fields,
 )
 from commitbus.broker.rpc.proto.field_count import FIELD_BYTES_MIN, has_more_fields, shape_of
+from commitbus.broker.worker_lines import serve_caller
 
 Outcome = bytes | RpcError | None
 """How a call ended: the one response, a status, or (after a response stream) nothing to add."""
@@ -188,6 +189,8 @@ class Exchange:
 
     async def _run(self, scope: trio.CancelScope, answer: Awaitable[object]) -> None:
         outcome: Outcome | Parked = _CUT_SHORT
+        # Who woke a parked call may have been at work for another caller.
+        serve_caller(self._call.peer)
         try:
             with scope:
                 result = await answer

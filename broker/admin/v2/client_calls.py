@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import trio
-
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.v2.messages import message_by_id
 from commitbus.broker.admin.v2.names import known_group, known_topic, time_for_answer_s
@@ -15,6 +13,7 @@ from commitbus.broker.metadata.progress import InFlight
 from commitbus.broker.metadata.progress_store import Key
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.worker_lines import run_in_worker
 
 
 async def print_thread_stack_trace(
@@ -53,9 +52,7 @@ async def verify_message(
     """
     client = _consumer(context, request.group, request.client_id)
     topic = known_topic(context, request.topic)
-    message = await trio.to_thread.run_sync(
-        message_by_id, context.store, topic.name, request.message_id
-    )
+    message = await run_in_worker(message_by_id, context.store, topic.name, request.message_id)
 
     def question(nonce: str) -> pb.TelemetryCommand:
         command = pb.VerifyMessageCommand(nonce=nonce, message=message)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import trio
-
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.lag import QueueLag, queue_lags, stored_at_ms, topics_of
 from commitbus.broker.admin.reset import at_time, reset_offsets
@@ -15,6 +13,7 @@ from commitbus.broker.messaging.message_codec import timestamp_ms
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.worker_lines import run_in_worker
 
 _Accumulation = pb.DescribeGroupAccumulationResponse.GroupAccumulation
 
@@ -42,7 +41,7 @@ async def describe_group_accumulation(
         for topic, those in by_topic.items():
             response.topic_accumulation[topic].CopyFrom(_accumulation(context, those, now_ms))
 
-    await trio.to_thread.run_sync(fill)
+    await run_in_worker(fill)
     return response
 
 
@@ -80,7 +79,7 @@ async def query_time_span(
         RequestError: the group or a topic does not exist.
     """
     lags = _lags(context, request.group, request.topics)
-    spans = await trio.to_thread.run_sync(lambda: [_time_span(context, lag) for lag in lags])
+    spans = await run_in_worker(lambda: [_time_span(context, lag) for lag in lags])
     return pb.QueryTimeSpanResponse(status=ok(), queue_time_span_list=spans)
 
 

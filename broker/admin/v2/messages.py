@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
-import trio
-
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.messages import new_message_id, page_by_key, store_message
 from commitbus.broker.admin.v2.names import known_topic
@@ -28,6 +26,7 @@ from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.shown import shown
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.store_reader import END_OF_TIME_MS
+from commitbus.broker.worker_lines import run_in_worker
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.indexfile.index_format import KeyKind
@@ -58,7 +57,7 @@ async def query_message(
         return pb.ListMessageResponse(status=ok())
     topic = known_topic(context, request.topic)
     search = _search(context, request, topic.name, topic.read_queue_nums)
-    return await trio.to_thread.run_sync(_find, context.store, request, search)
+    return await run_in_worker(_find, context.store, request, search)
 
 
 def _is_not_used_yet(context: AdminContext, topic: str) -> bool:

@@ -23,6 +23,7 @@ from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.defaults import SMALL_REQUEST_BYTES_MAX
 from commitbus.broker.rpc.method import Method, unary_methods
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.worker_lines import as_operator
 
 Handler = Callable[[AdminContext, Any, Call], Message | Awaitable[Message]]
 
@@ -50,8 +51,15 @@ def admin_v2_methods(context: AdminContext) -> list[Method]:
     """Return the methods of the service. Refusals are statuses, as producers and consumers get."""
     return unary_methods(
         pb.DESCRIPTOR.services_by_name["Admin"],
-        {name: partial(handler, context) for name, handler in _HANDLERS.items()},
+        {name: partial(_answer, handler, context) for name, handler in _HANDLERS.items()},
         answering,
         request_bytes_max=SMALL_REQUEST_BYTES_MAX,
         larger_requests={"AdminSendMessage": send_request_bytes_max(context.config.max_body_bytes)},
     )
+
+
+def _answer(
+    handler: Handler, context: AdminContext, request: Message, call: Call
+) -> Message | Awaitable[Message]:
+    answer = handler(context, request, call)
+    return answer if isinstance(answer, Message) else as_operator(answer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from time import thread_time
 
 import pytest
 
@@ -78,3 +79,42 @@ def test_a_character_of_a_tag_expression_takes_no_more_memory_than_is_said(
     tracemalloc.stop()
     assert len(set(map(id, waiting))) == count
     assert size_bytes < 160 * 1_000_000 // 16
+
+
+def test_an_owner_has_half_of_the_room() -> None:
+    """Whoever fills it keeps nobody else from waiting with a long filter."""
+    cache = FilterCache(Filter, length_max=8 * SHORT_LENGTH_MAX)
+    waiting = [cache.get(f"{number}{LONG}", "greedy") for number in range(4)]
+    with pytest.raises(TooManyFiltersError, match="greedy"):
+        cache.get(f"5{LONG}", "greedy")
+    assert cache.get(f"0{LONG}", "greedy") is waiting[0]
+    waiting.append(cache.get(f"5{LONG}", "modest"))
+    assert cache.get(f"5{LONG}", "greedy") is waiting[4]
+
+
+def test_room_is_counted_by_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ten thousand filters in use the next one does not look at each of them."""
+    monkeypatch.setattr(filter_cache, "RECENT_MAX", 1)
+    cache = FilterCache(Filter, length_max=1 << 30)
+    waiting = [cache.get(f"{number}{LONG}") for number in range(10_000)]
+    begin = thread_time()
+    for number in range(100):
+        cache.get(f"new {number}{LONG}")
+    assert thread_time() - begin < 0.05
+    assert len(cache._alive) - len(cache._gone) == len(waiting) + 1
+    assert cache._length == sum(map(len, cache._alive)) == sum(cache._lengths.values())
+
+
+def test_a_filter_that_is_made_anew_counts_once() -> None:
+    """Also when its predecessor is noted to be gone only after that."""
+    cache = FilterCache(Filter, length_max=1000)
+    first = cache.get("x", "a")
+    predecessor = cache._alive["x"]
+    cache._recent.clear()
+    del first
+    cache._gone.clear()
+    kept = cache.get("x", "b")
+    cache._gone.append(predecessor)
+    cache._forget_gone()
+    assert cache.get("x") is kept
+    assert (cache._length, dict(cache._lengths)) == (1, {"b": 1})
