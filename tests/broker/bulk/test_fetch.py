@@ -255,7 +255,7 @@ def test_what_was_acknowledged_is_waited_for() -> None:
             confirm_offset=5,
             min_physical_offset=5,
             log_slices=lambda: None,
-            wait_dispatched=lambda end, _limit_s: events.append(f"dispatched to {end}"),
+            wait_dispatched=lambda end, _limit_s: not events.append(f"dispatched to {end}"),
         )
         context: Any = SimpleNamespace(store=store)
 

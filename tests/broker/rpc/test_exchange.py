@@ -1,17 +1,20 @@
-"""A request is counted before it is parsed."""
+"""A request is counted before it is parsed; a task of a handler knows for whom it works."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import trio
 
-from commitbus.broker.rpc.call import RpcError, StatusCode
+from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.defaults import COMPRESSED_FIELDS_MIN, COMPRESSED_FIELDS_PER_BYTE
-from commitbus.broker.rpc.exchange import parse
-from commitbus.broker.rpc.method import Method, MethodKind
+from commitbus.broker.rpc.exchange import Crew, Exchange, parse
+from commitbus.broker.rpc.method import Handler, Method, MethodKind, Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.worker_lines import address_served, serve_caller
 
 EMPTY_MESSAGE = b"\x0a\x00"
 
@@ -68,3 +71,57 @@ def test_a_small_compressed_request_has_room_for_what_repeats() -> None:
     packed_bytes = len(zlib.compress(data))
     assert packed_bytes < len(data) / 10
     assert len(parsed(parse(sending(max_fields=65_536), data, packed_bytes)).messages) == 1024
+
+
+class Waiter(Parked):
+    """A parked handler that notes for whom it goes on."""
+
+    def __init__(self) -> None:
+        self.served: list[str] = []
+        self.wake: Callable[[], None]
+
+    def when_woken(self, go_on: Callable[[], None]) -> None:
+        """Be parked."""
+        self.wake = go_on
+
+    async def resume(self) -> Parked | None:
+        """Note it."""
+        self.served.append(address_served())
+        return None
+
+    def abandon(self) -> None:
+        """Be told that nobody waits."""
+
+
+def start(crew: Crew, kind: MethodKind, handler: Handler, peer: str) -> None:
+    """Begin a call."""
+    method = Method("/s/M", kind, pb.QueryOffsetRequest, pb.QueryOffsetResponse, handler)
+    call = Call("/s/M", {}, peer, None, None)
+    Exchange(method, call, crew=crew, finish=lambda _: None).start(None, call)
+
+
+def test_a_task_works_for_the_caller_whoever_started_or_woke_it() -> None:
+    """Worker threads are shared between callers by that."""
+    served: list[str] = []
+
+    async def answer(_request: object, _call: Call) -> pb.QueryOffsetResponse:
+        served.append(address_served())
+        return pb.QueryOffsetResponse()
+
+    waiter = Waiter()
+
+    def park(_request: object, _call: Call, _send: Send | None = None) -> Parked:
+        return waiter
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            crew = Crew(nursery)
+            start(crew, MethodKind.UNARY, answer, "10.0.0.1:5")
+            start(crew, MethodKind.UNARY, answer, "[::1]:5")
+            start(crew, MethodKind.SERVER_STREAM, park, "10.0.0.2:5")
+            serve_caller("10.0.0.3:5")
+            waiter.wake()
+
+    trio.run(main)
+    assert sorted(served) == ["10.0.0.1", "[::1]"]
+    assert waiter.served == ["10.0.0.2"]
