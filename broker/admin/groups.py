@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Final
 
 from commitbus.broker.admin.attributes import (
@@ -56,6 +57,9 @@ async def put_group(context: AdminContext, request: pb.PutGroupRequest) -> pb.Gr
     except (AttributeRefusedError, DocumentError) as error:
         refuse(error)
     _check_delays(config)
+    if config.created_by_client:
+        # An operator wants it: it stays, also when nobody uses it.
+        config = replace(config, created_by_client=False)
     await context.metadata.put_group(config)
     return _group(config)
 

@@ -7,6 +7,7 @@ from typing import Final, final
 import trio
 
 from commitbus.broker.config import BrokerConfig
+from commitbus.broker.messaging.client_groups import ClientGroups
 from commitbus.broker.messaging.clients import ClientRegistry
 from commitbus.broker.messaging.counters import Counters
 from commitbus.broker.messaging.durability import Durability
@@ -27,6 +28,7 @@ from commitbus.broker.metadata.names import dead_letter_topic, group_of_topic
 from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.broker.metadata.topics import QUEUES_MAX, TopicConfig
 from commitbus.broker.store.message_store import MessageStore
+from commitbus.broker.worker_lines import address_served
 from commitbus.commitlog.clock import Clock
 from commitbus.flush.policy import FlushMode
 
@@ -55,6 +57,7 @@ class MessagingContext:
         self.clients = ClientRegistry(clock)
         self.leavers = Leavers()
         """Clients that are gone, of which the messages are to be released."""
+        self.client_groups = ClientGroups()
         self.questions = Questions()
         self.counters = Counters()
         self.polls = LongPolling(clock)
@@ -66,8 +69,8 @@ class MessagingContext:
         self.progress_durability = ProgressDurability(progress.flush, lambda: progress.sequence)
         self.next_queue: dict[str, int] = {}
         """By topic: whose turn it is among the writable queues."""
-        self.first_queue: dict[tuple[str, str], int] = {}
-        """By (group, topic): at which queue the next receive begins to look."""
+        self._first_queue: dict[str, dict[str, int]] = {}
+        """By group and topic: at which queue the next receive begins to look."""
         self.scanning: set[tuple[str, str, int]] = set()
         """(Group, topic, queue id) of which a receiver looks for messages just now."""
         self.scan_turn = trio.Lock()
@@ -110,7 +113,7 @@ class MessagingContext:
         topic = self.metadata.topic(name)
         if topic is None:
             config = self._new_topic(name)
-            _check_room(len(self.metadata.topics()), f"topic {name}")
+            _check_room(self.metadata.topic_count, f"topic {name}")
             topic = await self.metadata.add_topic(config)
         return topic
 
@@ -139,10 +142,14 @@ class MessagingContext:
             TooManyRequestsError: there are too many for clients to create one more.
             StateWriteError: it could not be created.
         """
+        self.client_groups.note_use(name)
         group = self.metadata.group(name)
         if group is None:
-            _check_room(len(self.metadata.groups()), f"group {name}")
-            group = await self.metadata.add_group(GroupConfig(name))
+            address = address_served()
+            with self.client_groups.making(
+                name, address, count=self.metadata.group_count, limit=CREATED_BY_CLIENTS_MAX
+            ):
+                group = await self.metadata.add_group(GroupConfig(name, created_by_client=True))
         return group
 
     def readable_topic(self, name: str) -> TopicConfig:
@@ -166,6 +173,7 @@ class MessagingContext:
             GroupNotFoundError: there is no such group.
             NotPermittedError: it may not consume.
         """
+        self.client_groups.note_use(name)
         group = self.metadata.group(name)
         if group is None:
             raise GroupNotFoundError(name)
@@ -173,17 +181,32 @@ class MessagingContext:
             raise NotPermittedError(f"group {name} may not consume")
         return group
 
+    def take_first_queue(self, group: str, topic: str, count: int) -> int:
+        """Return at which of `count` queues a receive begins to look; the next one further on."""
+        turns = self._first_queue.setdefault(group, {})
+        first = turns.get(topic, 0) % count
+        turns[topic] = first + 1
+        return first
+
+    def has_messages(self, topic: str) -> bool:
+        """Return whether anything was ever stored in a topic, as far as its queues know."""
+        config = self.metadata.topic(topic)
+        count = max(config.read_queue_nums, config.write_queue_nums) if config else 0
+        return any(self.store.max_offset(topic, queue_id) for queue_id in range(count))
+
     def forget_topic(self, name: str) -> None:
         """Drop what is kept in memory about a topic that was deleted, and tell who waits for it."""
         self.next_queue.pop(name, None)
-        self.first_queue = {key: at for key, at in self.first_queue.items() if key[1] != name}
+        for turns in self._first_queue.values():
+            turns.pop(name, None)
         self.counters.forget(topic=name)
         self.polls.forget_topic(name)
         self.watch.forget_topic(name)
 
     def forget_group(self, name: str) -> None:
         """Drop what is kept in memory about a group that was deleted, and tell who waits for it."""
-        self.first_queue = {key: at for key, at in self.first_queue.items() if key[0] != name}
+        self._first_queue.pop(name, None)
+        self.client_groups.forget(name)
         self.counters.forget(group=name)
         self.polls.forget_group(name)
         self.watch.forget_group(name)

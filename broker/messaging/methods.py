@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from commitbus.broker.messaging import (
     acks,
+    client_groups,
     dead_letters,
     offsets,
     pull,
@@ -185,6 +186,7 @@ async def run_messaging(
             nursery.start_soon(context.polls.run_timer)
             nursery.start_soon(context.polls.deadlines.run)
             nursery.start_soon(renewals.run, context)
+            nursery.start_soon(client_groups.run, context)
             task_status.started()
     finally:
         context.detach()

@@ -38,6 +38,7 @@ def update_offset(
     topic, queue_id = readable_queue(context, request.message_queue)
     if context.metadata.group(group) is None:
         raise GroupNotFoundError(group)
+    context.client_groups.note_use(group)
     end = context.store.max_offset(topic, queue_id)
     if not 0 <= request.offset <= end:
         raise IllegalOffsetError(f"offset {request.offset} is not in [0, {end}]")

@@ -20,6 +20,7 @@ import trio
 
 from commitbus.broker.filters.message_filter import MessageFilter
 from commitbus.broker.messaging import dead_letters, renewals
+from commitbus.broker.messaging.client_groups import beginning_of
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.errors import TooManyRequestsError
 from commitbus.broker.messaging.scan import Found, Scan
@@ -179,9 +180,7 @@ class Batch:
     def _queues(self, topic: TopicConfig) -> list[int]:
         """Return every readable queue once, beginning one further than the last time."""
         count = topic.read_queue_nums
-        key = self.demand.group, self.demand.topic
-        first = self._context.first_queue.get(key, 0) % count
-        self._context.first_queue[key] = first + 1
+        first = self._context.take_first_queue(self.demand.group, self.demand.topic, count)
         return [*range(first, count), *range(first)]
 
     def _progress(self, queue_id: int) -> QueueProgress:
@@ -193,14 +192,8 @@ class Batch:
             self._check()
             if len(table) >= PROGRESS_MAX:
                 raise TooManyRequestsError(f"{len(table)} queues of groups are kept track of")
-            store = self._context.store
-            first = store.min_offset(topic, queue_id)
-            # RocketMQ lets a new group see a young queue in full, and only the last message of one
-            # whose beginning is gone already. One of a topic that was deleted and made anew goes on
-            # counting, so a first offset above 0 alone does not say that anything is gone.
-            is_whole = first == 0 or store.min_physical_offset == 0
-            last = max(first, QueueOffset(store.max_offset(topic, queue_id) - 1))
-            progress = table.create(self.demand.group, topic, queue_id, first if is_whole else last)
+            first = beginning_of(self._context.store, topic, queue_id)
+            progress = table.create(self.demand.group, topic, queue_id, first)
         return progress
 
     async def _take_again(self, queues: Sequence[int], group: GroupConfig) -> None:

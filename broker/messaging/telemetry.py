@@ -154,6 +154,7 @@ def heartbeat(
         client.kind = request.client_type
     if request.client_type not in {pb.CLIENT_TYPE_UNSPECIFIED, pb.PRODUCER}:
         client.group = group_name(request.group)
+        context.client_groups.note_use(client.group)
         if context.metadata.group(client.group) is None:
             return _heartbeat_of_new_group(context, client.group)
     return pb.HeartbeatResponse(status=ok())

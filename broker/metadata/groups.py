@@ -76,6 +76,7 @@ Backoff = CustomizedBackoff | ExponentialBackoff
 
 DEFAULT_BACKOFF: Final = CustomizedBackoff()
 
+CREATED_BY_CLIENT_KEY: Final = "createdByClient"
 LITE_BIND_TOPIC_ATTRIBUTE: Final = "lite.bind.topic"
 PRIORITY_FACTOR_ATTRIBUTE: Final = "priority.factor"
 FIFO_LOCK_UNIT_ATTRIBUTE: Final = "fifo.lock.unit"
@@ -112,6 +113,10 @@ class GroupConfig:
     attributes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """RocketMQ's names without the `+` of its command line, such as `lite.bind.topic`."""
 
+    created_by_client: bool | None = None
+    """Whether it is there only because a client named it, False once an operator has put it; None
+    where nothing says so. RocketMQ does not know it."""
+
     @property
     def lock_unit(self) -> LockUnit:
         """What a FIFO group locks."""
@@ -121,6 +126,7 @@ class GroupConfig:
 
 def encode_group(config: GroupConfig) -> JsonObject:
     """Return the entry of `subscriptionGroupTable`, its names in RocketMQ's order."""
+    made_by = config.created_by_client
     return {
         "attributes": from_strings(config.attributes),
         "brokerId": config.broker_id,
@@ -136,6 +142,7 @@ def encode_group(config: GroupConfig) -> JsonObject:
         "retryMaxTimes": config.retry_max_times,
         "retryQueueNums": config.retry_queue_nums,
         "whichBrokerWhenConsumeSlowly": config.which_broker_when_consume_slowly,
+        **({} if made_by is None else {CREATED_BY_CLIENT_KEY: made_by}),
     }
 
 
@@ -178,6 +185,9 @@ def decode_group(name: str, entry: Json) -> GroupConfig:
             entry, "consumeTimeoutMinute", default.consume_timeout_minute
         ),
         attributes=MappingProxyType(strings(entry, "attributes")),
+        created_by_client=truth(entry, CREATED_BY_CLIENT_KEY, default=False)
+        if CREATED_BY_CLIENT_KEY in entry
+        else None,
     )
 
 

@@ -7,7 +7,7 @@ that makes it returns, and seen in memory from then on. `config/topics.json` and
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, final
@@ -100,6 +100,16 @@ class MetadataStore:
         """Return the settings of all topics, RocketMQ's system topics among them."""
         return list(self._topics.configs.values())
 
+    @property
+    def topic_count(self) -> int:
+        """How many topics there are."""
+        return len(self._topics.configs)
+
+    @property
+    def group_count(self) -> int:
+        """How many groups there are."""
+        return len(self._groups.configs)
+
     def group(self, name: str) -> GroupConfig | None:
         """Return a group's settings, None when there is no such group."""
         return self._groups.configs.get(name)
@@ -136,7 +146,7 @@ class MetadataStore:
             StateWriteError: The database could not be written; nothing changed.
         """
         async with self._writing:
-            await self._topics.delete(name, self._thread)
+            await self._topics.delete(name, thread=self._thread)
             yield
 
     async def put_group(self, config: GroupConfig) -> None:
@@ -164,7 +174,16 @@ class MetadataStore:
             StateWriteError: The database could not be written; nothing changed.
         """
         async with self._writing:
-            await self._groups.delete(name, self._thread)
+            await self._groups.delete(name, thread=self._thread)
+
+    async def delete_groups(self, names: Collection[str]) -> None:
+        """Remove the settings of groups, all or none, with one write.
+
+        Raises:
+            StateWriteError: The database could not be written; nothing changed.
+        """
+        async with self._writing:
+            await self._groups.delete(*names, thread=self._thread)
 
     def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
         """Call `listener`, once, on another thread, should the database's thread die."""

@@ -110,6 +110,13 @@ class QueueProgress:
         # Not by the OrderedDict's own iteration, which takes ten times as long.
         return list(dict.values(self._in_flight))
 
+    def first_and_last(self) -> list[InFlight]:
+        """Return what is in flight with the smallest and the largest offset."""
+        if not self._in_flight:
+            return []
+        ends = next(iter(self._in_flight)), next(reversed(self._in_flight))
+        return [self._in_flight[offset] for offset in ends]
+
     @property
     def in_flight_count(self) -> int:
         """How many messages are in flight."""

@@ -116,12 +116,19 @@ class SettingTable(Generic[Config]):
         await self.put(config, thread)
         return config
 
-    async def delete(self, name: str, thread: SqliteThread) -> None:
-        """Remove a setting for good. Not to be called again before it returns."""
-        if name not in self.configs:
+    async def delete(self, *names: str, thread: SqliteThread) -> None:
+        """Remove settings for good, all or none. Not to be called again before it returns."""
+        known = [name for name in names if name in self.configs]
+        if not known:
             return
-        await thread.run(lambda database: database.table(self._name).delete(name))
-        del self.configs[name], self._entries[name]
+
+        def delete(database: Database) -> None:
+            for name in known:
+                database.table(self._name).delete(name)
+
+        await thread.run(delete)
+        for name in known:
+            del self.configs[name], self._entries[name]
         self._mirror_is_behind = True
 
     def write_mirror(self) -> None:
