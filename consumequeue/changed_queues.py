@@ -1,8 +1,7 @@
 """Making durable what has changed since the last checkpoint, and noting the states of queues.
 
 A flush looks at the queues that changed, not at all of them. The lock that the next messages need
-is held for a few of them at a time, and never while a disk is waited for; only a file that was
-never looked at since an unclean stop is opened under it.
+is held for a few of them at a time, and not while a disk is waited for.
 """
 
 from __future__ import annotations
@@ -17,11 +16,13 @@ from pathlib import Path
 from typing import Final, final
 
 from commitbus.commitlog.errors import FlushFailedError, OutOfResourcesError, StoreError
-from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.file_system import FileSystem, data_chunks
+from commitbus.commitlog.mapped_file import file_name
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.consumequeue.queue_states import QueueState, QueueStatesFile, States
 from commitbus.consumequeue.queue_table import QueueTable
+from commitbus.consumequeue.unit_format import UNIT_BYTES
 
 _STEP: Final = 64
 """Queues whose ends are taken with the lock held: some 20 us."""
@@ -40,8 +41,10 @@ class ChangedQueues:
     """
 
     __slots__ = (
+        "_directory",
         "_file",
         "_file_lock",
+        "_file_size",
         "_file_system",
         "_lock",
         "_names",
@@ -54,10 +57,17 @@ class ChangedQueues:
     )
 
     def __init__(
-        self, store: Path, table: QueueTable, lock: threading.Lock, file_system: FileSystem
+        self,
+        directory: Path,
+        file_size: int,
+        table: QueueTable,
+        lock: threading.Lock,
+        file_system: FileSystem,
     ) -> None:
+        """Begin with no change. The directory is that of the queues, of files of `file_size`."""
+        self._directory, self._file_size = directory, file_size
         self._table, self._lock, self._file_system = table, lock, file_system
-        self._file = QueueStatesFile(store, file_system)
+        self._file = QueueStatesFile(directory.parent, file_system)
         # Also taken with `lock` held, so that nothing may wait for `lock` while it holds this.
         self._file_lock = threading.Lock()
         self._queues: list[ConsumeQueue] = []
@@ -199,18 +209,16 @@ class ChangedQueues:
         return bool(self._unsettled)
 
     def _is_astray(self, topic: str, queue_id: int) -> bool:
+        """Return whether bytes may lie behind the end of a queue. Without the lock.
+
+        A unit that is put meanwhile may pass for one: `_cut` then finds that nothing is in doubt.
+        """
         try:
-            with self._lock:
-                queue = self._table.awake.get((topic, queue_id))
-                if queue is not None:
-                    return queue.has_stray_units()
-                copy = self._table.copy_of(topic, queue_id)
-                if copy is None:
-                    return False
-                try:
-                    return copy.has_stray_units()
-                finally:
-                    copy.close()
+            queue = self._table.awake.get((topic, queue_id))
+            if queue is not None:
+                return queue.has_stray_units()
+            state = self._table.state(topic, queue_id)
+            return state is not None and self._look_behind(topic, queue_id, state.max_offset)
         except (StoreError, OSError) as error:
             _logger.warning(
                 "a queue cannot be looked at",
@@ -218,6 +226,22 @@ class ChangedQueues:
             )
             self._distrust(topic, queue_id)
             return False
+
+    def _look_behind(self, topic: str, queue_id: int, end: int) -> bool:
+        """Look into the file where a queue's next unit goes: its directory has no later one."""
+        position = end * UNIT_BYTES % self._file_size
+        base_offset = end * UNIT_BYTES - position
+        path = Path(f"{self._directory}/{topic}/{queue_id}/{file_name(base_offset)}")
+        try:
+            file = self._file_system.open(path, writable=False)
+        except FileNotFoundError:
+            if position:
+                raise
+            return False
+        try:
+            return next(data_chunks(file, position, self._file_size), None) is not None
+        finally:
+            file.close()
 
     def _distrust(self, topic: str, queue_id: int) -> None:
         """Let the next start look at the files of all queues, those after it at this one's."""

@@ -77,7 +77,7 @@ class ConsumeQueueStore:
         # A checkpoint vouched for the queues up to here, and its states were taken over.
         self._known_to = PhysicalOffset(0)
         self._lock = threading.Lock()
-        self.changes = ChangedQueues(directory.parent, self._table, self._lock, file_system)
+        self.changes = ChangedQueues(directory, file_size, self._table, self._lock, file_system)
         """For checkpoints: makes durable what has changed."""
         self.begun: list[tuple[str, int]] = []
         """Queues that `put` has begun, in order; for the start, which clears it."""
@@ -117,7 +117,7 @@ class ConsumeQueueStore:
         except BaseException:
             self.close()
             raise
-        self._dispatched_to = max(self._end_of_units(), self._known_to)
+        self._dispatched_to = max(self._table.dispatched_to(), self._known_to)
 
     def _rest(self, found: FoundIds, checkpoint_end: PhysicalOffset, *, is_clean: bool) -> bool:
         """Take over what a checkpoint says of queues, and open the others; False if none may be."""
@@ -265,7 +265,7 @@ class ConsumeQueueStore:
                     queue.truncate(end)
                     self.changes.note(queue)
                     self._forget_if_empty(queue)
-            self._dispatched_to = max(self._end_of_units(), min(self._known_to, end))
+            self._dispatched_to = max(self._table.dispatched_to(), min(self._known_to, end))
 
     def note_ends(self, min_physical_offset: PhysicalOffset) -> None:
         """Note, durably, the ends of the queues that have no message from an offset on.
@@ -299,10 +299,7 @@ class ConsumeQueueStore:
             OSError: A file could not be removed. Likewise.
         """
         failure: StoreError | OSError | None = None
-        for key in self._table:
-            state = self._table.state(*key) if self._table.rests(*key) else None
-            if state is not None and state.begin_physical >= min_physical_offset:
-                continue
+        for key in self._table.beginning_before(min_physical_offset):
             # Queue by queue: with 10,000 of them the writer would otherwise stand still for long.
             with self._lock:
                 queue = self._table.get(*key)
@@ -492,10 +489,6 @@ class ConsumeQueueStore:
             self._table.remove(queue.topic, queue.queue_id)
             self.changes.removed(queue.topic, queue.queue_id)
             queue.close()
-
-    def _end_of_units(self) -> PhysicalOffset:
-        states = (self._table.state(*key) for key in self._table)
-        return max((state.dispatched_to for state in states if state), default=PhysicalOffset(0))
 
 
 def is_plain_name(topic: str) -> bool:

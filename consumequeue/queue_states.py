@@ -66,10 +66,10 @@ class QueueState(NamedTuple):
     """Of its directory: another one says that somebody has added or removed files."""
 
 
-_State: TypeAlias = tuple[int, int, int, int, int]
-States: TypeAlias = dict[str, dict[int, _State]]
+SavedState: TypeAlias = tuple[QueueOffset, QueueOffset, int, PhysicalOffset, int]
+States: TypeAlias = dict[str, dict[int, SavedState]]
 """The fields of a `QueueState` by topic and queue id. Plain tuples: 80,000 are read at a start."""
-Changes: TypeAlias = Mapping[tuple[str, int], _State | None]
+Changes: TypeAlias = Mapping[tuple[str, int], SavedState | None]
 """None: the queue was removed."""
 
 
@@ -159,7 +159,7 @@ class QueueStatesFile:
         return True
 
     def replace(
-        self, queues_end: PhysicalOffset, states: Iterable[tuple[tuple[str, int], _State]]
+        self, queues_end: PhysicalOffset, states: Iterable[tuple[tuple[str, int], SavedState]]
     ) -> None:
         """Make a full frame all of the file, durably, or leave it as it is.
 
@@ -192,7 +192,7 @@ def _not_saved(error: OSError) -> None:
 
 
 def _frame(
-    queues_end: int, flags: int, states: Iterable[tuple[tuple[str, int], _State | None]]
+    queues_end: int, flags: int, states: Iterable[tuple[tuple[str, int], SavedState | None]]
 ) -> bytes:
     by_topic: dict[str, list[bytes]] = {}
     for (topic, queue_id), state in states:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, final
 
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.consumequeue.consume_queue import ConsumeQueue
-from commitbus.consumequeue.queue_states import QueueState, States
+from commitbus.consumequeue.queue_states import QueueState, SavedState, States
 
-_NO_QUEUES: Final[dict[int, tuple[int, int, int, int, int]]] = {}
+_new_state = partial(tuple.__new__, QueueState)
+"""A third of the cost of calling the class."""
+_NO_QUEUES: Final[dict[int, SavedState]] = {}
 
 
 @final
@@ -43,21 +46,12 @@ class QueueTable:
             # Another thread may just have been first.
             return self.awake.get((topic, queue_id))
         with self._lock:
-            queue = self.awake.get((topic, queue_id)) or self.copy_of(topic, queue_id)
-            if queue is not None:
+            queue = self.awake.get((topic, queue_id))
+            state = self._resting.get(topic, _NO_QUEUES).get(queue_id)
+            if queue is None and state is not None:
+                queue = self._make(topic, queue_id)
+                queue.rest(_new_state(state), is_doubtful=self.is_doubtful)
                 self._add(queue)
-        return queue
-
-    def copy_of(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return another object for a queue that rests, to look at its files; None if it does not.
-
-        The table does not have it: it is the caller's to close, and must not be written to.
-        """
-        state = self._resting.get(topic, _NO_QUEUES).get(queue_id)
-        if state is None:
-            return None
-        queue = self._make(topic, queue_id)
-        queue.rest(_state(state), is_doubtful=self.is_doubtful)
         return queue
 
     def add(self, queue: ConsumeQueue) -> None:
@@ -72,7 +66,7 @@ class QueueTable:
         self.awake[topic, queue_id] = queue
         self._pop_resting(topic, queue_id)
 
-    def rest(self, topic: str, states: dict[int, tuple[int, int, int, int, int]]) -> None:
+    def rest(self, topic: str, states: dict[int, SavedState]) -> None:
         """Add queues of a topic as a checkpoint has them. Before any other use of the topic."""
         self._resting[topic] = states
 
@@ -97,15 +91,17 @@ class QueueTable:
 
     def bounds(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset] | None:
         """Return `min_offset` and `max_offset` of a queue, None if there is none."""
-        state = self.state(topic, queue_id)
-        return None if state is None else (state.min_offset, state.max_offset)
+        if (state := self._resting.get(topic, _NO_QUEUES).get(queue_id)) is not None:
+            return state[0], state[1]
+        queue = self.awake.get((topic, queue_id))
+        return None if queue is None else (queue.min_offset, queue.max_offset)
 
     def state(self, topic: str, queue_id: int) -> QueueState | None:
         """Return where a queue begins and ends, None if there is none."""
         if (queue := self.awake.get((topic, queue_id))) is not None:
             return queue.state()
         if (state := self._resting.get(topic, _NO_QUEUES).get(queue_id)) is not None:
-            return _state(state)
+            return _new_state(state)
         queue = self.awake.get((topic, queue_id))
         return None if queue is None else queue.state()
 
@@ -114,7 +110,25 @@ class QueueTable:
         if (queue := self.awake.get((topic, queue_id))) is not None:
             return queue.saved
         state = self._resting.get(topic, _NO_QUEUES).get(queue_id)
-        return None if state is None else _state(state)
+        return None if state is None else _new_state(state)
+
+    def dispatched_to(self) -> PhysicalOffset:
+        """Return the end of the last message that is in a queue, 0 without any."""
+        resting = (state[3] for queues in self._resting.values() for state in queues.values())
+        awake = (queue.dispatched_to for queue in self.awake.values())
+        return max(max(resting, default=PhysicalOffset(0)), max(awake, default=PhysicalOffset(0)))
+
+    def beginning_before(self, physical_offset: PhysicalOffset) -> Iterator[tuple[str, int]]:
+        """Yield the queues that may have a visible unit of a message before an offset."""
+        for topic in sorted(self.topics()):
+            with self._lock:
+                resting = self._resting.get(topic, _NO_QUEUES)
+                ids = [
+                    queue_id for queue_id, state in resting.items() if state[2] < physical_offset
+                ]
+                ids += self._awake_ids.get(topic, ())
+            for queue_id in sorted(ids):
+                yield topic, queue_id
 
     def rests(self, topic: str, queue_id: int) -> bool:
         """Return whether a queue is there and does not exist as an object."""
@@ -142,14 +156,3 @@ class QueueTable:
             queues.pop(queue_id, None)
             if not queues:
                 del self._resting[topic]
-
-
-def _state(state: tuple[int, int, int, int, int]) -> QueueState:
-    min_offset, max_offset, begin_physical, dispatched_to, names_mark = state
-    return QueueState(
-        QueueOffset(min_offset),
-        QueueOffset(max_offset),
-        begin_physical,
-        PhysicalOffset(dispatched_to),
-        names_mark,
-    )

@@ -204,13 +204,9 @@ class MessageStore(StoreReader):
             file_system.make_directories(directory / NOTES)
             ownership.mark_in_use()
             parts = open_parts(
-                directory,
-                config,
-                clock=clock,
-                file_system=file_system,
-                is_clean=is_clean,
-                undo=undo,
-            )
+                directory, config,
+                clock=clock, file_system=file_system, is_clean=is_clean, undo=undo,
+            )  # fmt: skip
             with _refusal_named(directory / CHECKPOINT_NAME):
                 checkpoint_file = CheckpointFile(directory, file_system)
             undo.callback(checkpoint_file.close)
@@ -356,6 +352,16 @@ class MessageStore(StoreReader):
     def keep_house(self) -> None:
         """Do now what otherwise happens every ten seconds: seal, delete, look at the disk."""
         self._housekeeping.run_once()
+
+    def save_checkpoint(self) -> None:
+        """Do now what otherwise happens every second: make queues and index durable.
+
+        Raises:
+            FlushFailedError: It failed; the store takes no more messages.
+            DiskFullError: There is no room. It is tried again with the next message.
+            OutOfResourcesError: The process may open no more files. Likewise.
+        """
+        self._checkpoints.save_now()
 
     def delete_topic(self, topic: str) -> None:
         """Remove the consume queues of a topic. Its messages stay in the log until it is cut.

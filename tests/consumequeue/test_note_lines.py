@@ -103,21 +103,23 @@ def test_damage_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_an_append_that_fails(
-    tmp_path: Path, operation: str, error_number: int, expected: type[Exception]
+    tmp_path: Path,
+    operation: str,
+    error_number: int,
+    expected: type[Exception],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without room it changes nothing; where nobody knows what is durable, it says so."""
     path, files = tmp_path / "notes", FailingFileSystem()
     filled(path, "a")
     notes = note_file(path, files)
     notes.read()
-    if operation == "open":
-        original = files.open
-        files.open = lambda *_, **__: files.check("open")  # type: ignore[method-assign] - it fails
     files.fails = {operation: error_number}
-    with pytest.raises(expected):
-        notes.append("b")
-    if operation == "open":
-        files.open = original  # type: ignore[method-assign] - as it was
+    with monkeypatch.context() as patch:
+        if operation == "open":
+            patch.setattr(files, "open", lambda *_, **__: files.check("open"))
+        with pytest.raises(expected):
+            notes.append("b")
     files.fails = {}
     if expected is not FlushFailedError:
         assert note_file(path).read() == ["a"]

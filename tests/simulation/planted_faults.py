@@ -223,7 +223,7 @@ def _newest_unit_dropped(patch: pytest.MonkeyPatch) -> None:
                 self.changes.note(queue)
                 self._forget_if_empty(queue)
                 break
-        self._dispatched_to = self._end_of_units()
+        self._dispatched_to = self._table.dispatched_to()
 
     patch.setattr(ConsumeQueueStore, "truncate", truncate)
 

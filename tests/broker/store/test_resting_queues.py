@@ -90,11 +90,6 @@ def ends(store: MessageStore) -> list[int]:
     return [store.max_offset("T", queue_id) for queue_id in range(QUEUES)]
 
 
-def save(store: MessageStore) -> None:
-    """Save a checkpoint now."""
-    store._checkpoints.save()
-
-
 def test_a_clean_start_opens_no_queue(
     filled: Path, config: StoreConfig, make_message: MakeMessage
 ) -> None:
@@ -125,11 +120,11 @@ def test_a_checkpoint_syncs_what_has_changed(
     with MessageStore.open(killed, config, file_system=files) as store:
         assert files.opened == {"7"}
         assert ends(store) == [1 + (queue_id == 7) for queue_id in range(QUEUES)]
-        save(store)
+        store.save_checkpoint()
         assert set(files.synced) == {"7"}
         files.synced.clear()
         put(store, make_message("T", queue_id=9))
-        save(store)
+        store.save_checkpoint()
         assert set(files.synced) == {"9"}
     assert check_store(killed).problems == []
 
@@ -142,7 +137,7 @@ def test_a_kill_after_a_checkpoint_costs_a_look_at_what_came_since(
         for queue_id in (1, 2):
             put(store, make_message("T", queue_id=queue_id))
         put(store, make_message("New", queue_id=50))
-        save(store)
+        store.save_checkpoint()
         put(store, make_message("T", queue_id=2))
         put(store, make_message("Newer", queue_id=60))
         store.delete_topic("New")
@@ -302,7 +297,7 @@ def test_without_room_for_the_states_all_else_goes_on(
     monkeypatch.setattr(full, "open", refuse)
     with MessageStore.open(filled, config, file_system=full) as store:
         put(store, make_message("T", queue_id=7))
-        save(store)
+        store.save_checkpoint()
     files = Watched()
     with MessageStore.open(filled, config, file_system=files) as store:
         assert len(files.opened) == QUEUES
