@@ -215,6 +215,16 @@ class ConsumeQueueStore:
         """Return (topic, queue id) of every queue, in order. Walks over all of them."""
         return list(self._table)
 
+    def file_bytes(self) -> int:
+        """Return the sizes of all files together, as the bounds of the queues tell them."""
+        in_file = self._file_size // UNIT_BYTES
+        files = sum(
+            (end - 1) // in_file - begin // in_file + 1
+            for begin, end in self._table.units_by_queue()
+            if end
+        )
+        return files * self._file_size
+
     def put(self, requests: DispatchBatch) -> None:
         """Enter messages, given in log order; what a queue already holds is passed over.
 

@@ -118,6 +118,15 @@ class QueueTable:
         awake = (queue.dispatched_to for queue in self.awake.values())
         return max(max(resting, default=PhysicalOffset(0)), max(awake, default=PhysicalOffset(0)))
 
+    def units_by_queue(self) -> Iterator[tuple[int, int]]:
+        """Yield `min_offset` and `max_offset` of every queue that exists now."""
+        for topic in list(self._resting):
+            # Copied in one step: another thread may wake one.
+            for state in list(self._resting.get(topic, _NO_QUEUES).values()):
+                yield state[0], state[1]
+        for queue in list(self.awake.values()):
+            yield queue.min_offset, queue.max_offset
+
     def beginning_before(self, physical_offset: PhysicalOffset) -> Iterator[tuple[str, int]]:
         """Yield the queues that may have a visible unit of a message before an offset."""
         for topic in sorted(self.topics()):

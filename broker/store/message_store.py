@@ -26,7 +26,6 @@ from commitbus.broker.store.layout import (
     INDEX,
     LOG,
     NOTES,
-    QUEUES,
     check_directory,
     make_directory,
     tree_bytes,
@@ -420,10 +419,9 @@ class MessageStore(StoreReader):
 
     @property
     def storage_bytes(self) -> int:
-        """Summed sizes of the files of log, queues and index. Walks over all of them."""
-        return sum(
-            tree_bytes(self.directory / name, self._file_system) for name in (LOG, QUEUES, INDEX)
-        )
+        """Summed sizes of the files of log, queues and index. Looks at no file of a queue."""
+        others = (tree_bytes(self.directory / name, self._file_system) for name in (LOG, INDEX))
+        return sum(others) + self._queues.file_bytes()
 
     def max_offset(self, topic: str, queue_id: int) -> QueueOffset:
         """Return as for a reader. Reput puts nothing into a queue that may not be shown."""

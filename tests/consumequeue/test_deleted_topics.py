@@ -14,7 +14,9 @@ import pytest
 from commitbus.commitlog.errors import DiskFullError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
+from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
 from commitbus.consumequeue.deleted_topics import DELETED_TOPICS_PATH, DeletedTopics
+from tests.consumequeue.test_consume_queue_store import message
 
 FILES = RealFileSystem()
 
@@ -129,3 +131,23 @@ def test_topics_that_are_deleted_again_and_again_do_not_make_the_file_grow(tmp_p
         note(deleted, f"topic {n % 3}", 1 + n, 1)
     assert (tmp_path / DELETED_TOPICS_PATH).stat().st_size < 20_000
     assert read(tmp_path).before("topic 0") == 1_000
+
+
+def test_forgetting_topics_syncs_the_directory_of_queues_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for each: there may be 50,000."""
+    directory = tmp_path / "consumequeue"
+    store = ConsumeQueueStore(directory, 200, file_system=FILES)
+    store.load()
+    topics = [f"T{n}" for n in range(20)]
+    for topic in topics:
+        store.put([message(0, 0, topic=topic)])
+        note(store.deleted, topic, 1000, 1)
+    synced: list[Path] = []
+    monkeypatch.setattr(RealFileSystem, "sync_directory", lambda _, path: synced.append(path))
+    store.settle_deleted(PhysicalOffset(2000), PhysicalOffset(3000))
+    assert store.queues() == []
+    assert synced.count(directory) == 1
+    assert store.deleted.topics() == []
+    store.close()

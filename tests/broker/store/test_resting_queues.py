@@ -14,6 +14,8 @@ import pytest
 
 from commitbus.broker.store.check import check_store
 from commitbus.broker.store.config import StoreConfig
+from commitbus.broker.store.layout import INDEX, LOG, tree_bytes
+from commitbus.broker.store.layout import QUEUES as QUEUES_DIRECTORY
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.errors import StoreError
 from commitbus.commitlog.file_system import RealFileSystem
@@ -106,6 +108,9 @@ def test_a_clean_start_opens_no_queue(
         put(store, make_message("T", queue_id=5))
         assert store.max_offset("T", 5) == 2
         assert files.opened == {"3", "5"}
+        assert store.storage_bytes == sum(
+            tree_bytes(filled / name, RealFileSystem()) for name in (LOG, QUEUES_DIRECTORY, INDEX)
+        )
     assert check_store(filled).problems == []
 
 
