@@ -195,6 +195,9 @@ def _explain(view: memoryview, position: int, behind: int, error: CorruptRecordE
         return ScanStop(StopKind.FILE_END, position, StopKind.FILE_END.value)
     if rest < BLANK_RECORD_BYTES:
         size, magic = (1 if any(view[position:]) else 0), 0
+    elif len(view) - position < BLANK_RECORD_BYTES:
+        # The view ends in the middle of a header, as before a page that cannot be read.
+        return ScanStop(StopKind.BAD, position, error.reason)
     else:
         size, magic = SIZE_AND_MAGIC.unpack_from(view, position)
     if size == 0:

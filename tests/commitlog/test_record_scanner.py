@@ -116,3 +116,12 @@ def test_a_scan_of_a_file_ends_at_the_page_that_cannot_be_read(
     assert len(whole) == 300
     assert ends[-1] == max([0, *(end for end in whole if end <= bad)])
     file.close()
+
+
+@pytest.mark.parametrize("length", range(ONE))
+def test_a_view_may_end_anywhere_in_a_record_of_its_file(length: int) -> None:
+    """It ends before a page that cannot be read, even in the middle of a record's size."""
+    scanner = RecordScanner(memoryview(DATA)[: ONE + length], BASE, behind=2 * ONE - length)
+    assert [checked[2] for checked in scanner] == [0]
+    assert scanner.stop is not None
+    assert (scanner.stop.kind, scanner.stop.position) == (StopKind.BAD, ONE)
