@@ -311,9 +311,7 @@ class FifoBatch(Batch):
             unknown = units.unknown(READ_IN_THREAD_MAX)
             if not unknown:
                 return units
-            limiter = self._context.scan_threads
-            read = await read_or_wait(_read_units, store, topic, queue_id, unknown, limiter=limiter)
-            units.assign(read)
+            units.assign(await read_or_wait(_read_units, store, topic, queue_id, unknown))
 
 
 def _read_units(

@@ -210,30 +210,19 @@ class MessageStore(StoreReader):
                 checkpoint_file = CheckpointFile(directory, file_system)
             undo.callback(checkpoint_file.close)
             recovery = recover(
-                parts,
-                directory,
-                checkpoint_file,
-                is_clean=is_clean,
-                clock=clock,
-                file_system=file_system,
-                on_progress=on_progress,
-            )
+                parts, directory, checkpoint_file,
+                is_clean=is_clean, clock=clock, file_system=file_system, on_progress=on_progress,
+            )  # fmt: skip
             _warm(parts, config, on_progress)
             with _refusal_named(directory / WATERMARK_PATH):
                 watermark = DurableWatermark(directory, file_system)
             undo.callback(watermark.close)
             watermark.publish(parts.log.flushed_where)
             store = cls(
-                directory,
-                parts,
-                recovery,
-                config,
-                ownership=ownership,
-                watermark=watermark,
-                checkpoint_file=checkpoint_file,
-                clock=clock,
-                file_system=file_system,
-            )
+                directory, parts, recovery, config,
+                ownership=ownership, watermark=watermark, checkpoint_file=checkpoint_file,
+                clock=clock, file_system=file_system,
+            )  # fmt: skip
             undo.pop_all()
         return store
 

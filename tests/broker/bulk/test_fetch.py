@@ -250,12 +250,17 @@ def test_what_was_acknowledged_is_waited_for() -> None:
 
     async def main() -> None:
         events: list[str] = []
+
+        def wait_dispatched(end: int, _limit_s: float) -> bool:
+            events.append(f"dispatched to {end}")
+            return True
+
         store: Any = SimpleNamespace(
             dispatch_behind_bytes=5,
             confirm_offset=5,
             min_physical_offset=5,
             log_slices=lambda: None,
-            wait_dispatched=lambda end, _limit_s: not events.append(f"dispatched to {end}"),
+            wait_dispatched=wait_dispatched,
         )
         context: Any = SimpleNamespace(store=store)
 

@@ -76,10 +76,14 @@ def test_a_text_is_parsed_at_most_once(monkeypatch: pytest.MonkeyPatch, text: st
     compile_sql("loads = 'the parser'")
     from commitbus.broker.filters import sql_parser  # noqa: PLC0415 - it loads a library
 
-    parsed, parse = [], sql_parser._parser.parse
-    monkeypatch.setattr(
-        sql_parser._parser, "parse", lambda text: (parsed.append(text), parse(text))[1]
-    )
+    parsed: list[str] = []
+    parse = sql_parser._parser.parse
+
+    def counted(text: str) -> object:
+        parsed.append(text)
+        return parse(text)
+
+    monkeypatch.setattr(sql_parser._parser, "parse", counted)
     cache = FilterCache(sql_filter._compile, length_max=1000)
     kept = [cache.get(text) for _ in range(3)]
     assert len(parsed) == 1
