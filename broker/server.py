@@ -32,7 +32,7 @@ from commitbus.broker.messaging.methods import messaging_methods, run_messaging
 from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.broker.rates import Rates
-from commitbus.broker.rpc.defaults import CONCURRENT_CALLS_MAX, MAX_MESSAGE_BYTES
+from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES, TRIO_CALLS_MAX
 from commitbus.broker.rpc.method import Method
 from commitbus.broker.rpc_latency import RpcLatency, timed_methods
 from commitbus.broker.store.config import StoreConfig
@@ -169,7 +169,7 @@ def _transport(
         proxy_protocol=config.proxy_protocol,
         time_limit_s=inf if is_patient else TIME_LIMIT_S,
     )
-    limits = trio_transport.default_limits(MAX_MESSAGE_BYTES, CONCURRENT_CALLS_MAX)
+    limits = trio_transport.default_limits(MAX_MESSAGE_BYTES, TRIO_CALLS_MAX)
     return partial(
         trio_transport.serve,
         methods,

@@ -59,6 +59,7 @@ def admin_methods(context: AdminContext) -> list[Method]:
         _answering,
         request_bytes_max=SMALL_REQUEST_BYTES_MAX,
         larger_requests={"SendMessage": send_request_bytes_max(context.config.max_body_bytes)},
+        is_for_operators=True,
     )
 
 

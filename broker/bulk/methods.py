@@ -26,6 +26,7 @@ def bulk_methods(messaging: MessagingContext) -> list[Method]:
             pb.AppendResponse,
             partial(append, context),
             request_bytes_max(messaging.config.max_body_bytes),
+            lasts=True,
         ),
         Method(
             FETCH,
@@ -34,5 +35,6 @@ def bulk_methods(messaging: MessagingContext) -> list[Method]:
             pb.FetchResponse,
             partial(fetch, context),
             SMALL_REQUEST_BYTES_MAX,
+            lasts=True,
         ),
     ]

@@ -129,6 +129,7 @@ def messaging_methods(context: MessagingContext) -> list[Method]:
             request_type=pb.TelemetryCommand,
             response_type=pb.TelemetryCommand,
             handler=partial(telemetry.telemetry, context),
+            lasts=True,
         ),
     ]
 

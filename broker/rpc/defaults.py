@@ -18,6 +18,9 @@ COMPRESSED_FIELDS_PER_BYTE: Final = 4
 """A compressed request may have so many fields, and so many more for each of its bytes on the wire:
 gzip makes one byte of 500 empty fields."""
 CONCURRENT_CALLS_MAX: Final = 20_000
-"""Parked ones counted: each costs 20 KB with grpcio, 1.5 KB on trio; so many 400 MB, or 30 MB."""
+"""With grpcio, parked ones counted: each costs 20 KB there, so many 400 MB."""
+TRIO_CALLS_MAX: Final = 30_000
+"""On trio, where each costs 3 KB. An address may have two of three, a connection one of two, but
+never more than HTTP/2's own limit of 10,000."""
 DRAIN_GRACE_S: Final = 1.0
 """For unary calls in flight when the server stops."""

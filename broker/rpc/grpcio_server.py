@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn, TypeAlias, final
+from typing import Any, NoReturn, TypeAlias, final
 
 import grpc
 import grpc.aio
@@ -23,6 +23,8 @@ from commitbus.broker.rpc.call import Call, RpcError, StatusCode
 from commitbus.broker.rpc.exchange import SEND_WINDOW_BYTES, Crew, Exchange, Outcome, parse
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.outcome import too_large
+from commitbus.broker.rpc.peer_places import PeerPlaces
+from commitbus.broker.rpc.shares import CallLimits
 
 GrpcMethods: TypeAlias = "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -30,6 +32,8 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 PENDING_CALLS_MAX = 200_000
 """Calls that gRPC has accepted and not yet handed over. With its default, 10,000 receivers that
 reconnect together are answered with CANCELLED."""
+OVER_THE_CAP = 1_000
+"""Calls that may be here while they are refused, or are in the operators' reserve."""
 LAST_WORDS_S = 0.5
 """How long the last statuses may take to reach clients once every handler has ended."""
 DRAIN_MAX_S = 3600.0
@@ -48,11 +52,20 @@ class Limits:
     concurrent_calls_max: int
     """Calls beyond it, long polls and telemetry counted, are answered with RESOURCE_EXHAUSTED."""
 
+    streams_of_connection: int = 10_000
+    """Streams beyond it wait in their client."""
+
+    @property
+    def call_limits(self) -> CallLimits:
+        """Return the shares of connections and addresses, and the operators' reserve."""
+        return CallLimits(self.concurrent_calls_max)
+
     def grpc_options(self) -> list[tuple[str, int]]:
         """Return gRPC's channel arguments."""
         return [
             ("grpc.max_receive_message_length", self.max_message_bytes),
             ("grpc.max_send_message_length", -1),
+            ("grpc.max_concurrent_streams", self.streams_of_connection),
             # A second broker on the same port must fail, not take half of the connections.
             ("grpc.so_reuseport", 0),
             # Official clients ping every 60 s without calls; gRPC's servers hang up on that.
@@ -71,9 +84,17 @@ class Limits:
 class CallCarrier:
     """Hands each call to the bridge, and what comes back to gRPC."""
 
-    def __init__(self, to_trio: Hop, to_loop: Hop, crew: Crew, trio_clock_ahead_s: float) -> None:
+    def __init__(
+        self,
+        to_trio: Hop,
+        to_loop: Hop,
+        crew: Crew,
+        trio_clock_ahead_s: float,
+        limits: CallLimits,
+    ) -> None:
         """`trio_clock_ahead_s` is what trio's clock shows beyond `time.monotonic()`."""
         self._to_trio, self._to_loop, self._crew = to_trio, to_loop, crew
+        self._places = PeerPlaces(limits)
         self._trio_clock_ahead_s = trio_clock_ahead_s
 
     def offer(self, methods: Sequence[Method], server: grpc.aio.Server) -> None:
@@ -87,10 +108,27 @@ class CallCarrier:
         services: defaultdict[str, GrpcMethods] = defaultdict(dict)
         for method in methods:
             wrap, carry = make[method.kind]
-            services[method.service][method.path.split("/")[2]] = wrap(partial(carry, method))
+            carried = self._in_its_place(method, partial(carry, method))
+            services[method.service][method.path.split("/")[2]] = wrap(carried)
         for service, grpc_methods in services.items():
             generic = grpc.method_handlers_generic_handler(service, grpc_methods)
             server.add_generic_rpc_handlers([generic])
+
+    def _in_its_place(
+        self, method: Method, carry: Callable[..., Awaitable[Any]]
+    ) -> Callable[..., Awaitable[Any]]:
+        async def carry_if_there_is_room(request: object, context: Context) -> object:
+            peer = peer_address(context.peer())
+            try:
+                call_id = self._places.take(peer, method)
+            except RpcError as error:
+                await abort(context, error)
+            try:
+                return await carry(request, context)
+            finally:
+                self._places.leave(peer, call_id)
+
+        return carry_if_there_is_room
 
     async def _unary(self, method: Method, data: bytes, context: Context) -> bytes:
         request = request_of(method, data)
@@ -229,7 +267,8 @@ class GrpcioServer:
         """
         server = grpc.aio.server(
             options=self._limits.grpc_options(),
-            maximum_concurrent_rpcs=self._limits.concurrent_calls_max,
+            # A last resort: the carrier knows shares.
+            maximum_concurrent_rpcs=self._limits.concurrent_calls_max + OVER_THE_CAP,
         )
         carrier.offer(self._methods, server)
         try:

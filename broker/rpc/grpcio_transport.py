@@ -143,7 +143,9 @@ class _LoopThread:
 
             to_loop = Hop(wake)
             server = GrpcioServer(methods, listen, limits)
-            carrier = CallCarrier(to_trio, to_loop, self._crew, trio_clock_ahead_s)
+            carrier = CallCarrier(
+                to_trio, to_loop, self._crew, trio_clock_ahead_s, limits.call_limits
+            )
             await server.run(carrier, lambda port: to_trio.put(started, port, server, to_loop))
 
         try:

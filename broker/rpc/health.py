@@ -39,11 +39,23 @@ class Health:
         """Return the service's methods."""
         types = (health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse)
         return [
-            Method(f"/{_SERVICE}/{name}", kind, *types, handler, SMALL_REQUEST_BYTES_MAX)
-            for name, kind, handler in (
-                ("Check", MethodKind.UNARY, self._check),
-                ("Watch", MethodKind.SERVER_STREAM, self._watch),
-            )
+            Method(
+                f"/{_SERVICE}/Check",
+                MethodKind.UNARY,
+                *types,
+                self._check,
+                SMALL_REQUEST_BYTES_MAX,
+                is_for_operators=True,
+            ),
+            # Not Watch: it never ends, and a few of them would use up the reserve.
+            Method(
+                f"/{_SERVICE}/Watch",
+                MethodKind.SERVER_STREAM,
+                *types,
+                self._watch,
+                SMALL_REQUEST_BYTES_MAX,
+                lasts=True,
+            ),
         ]
 
     def _check(

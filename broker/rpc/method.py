@@ -124,6 +124,10 @@ class Method:
     RESOURCE_EXHAUSTED."""
     max_request_fields: int = REQUEST_FIELDS_MAX
     """The same for a request message with more fields (`field_count`), before it is parsed."""
+    is_for_operators: bool = False
+    """Whether calls are answered when all places but the operators' reserve are taken."""
+    lasts: bool = False
+    """Whether calls have no end of their own: of these a connection may have fewer."""
 
     def __post_init__(self) -> None:
         assert self.path.count("/") == 2, f"{self.path} is not /package.Service/Method"
@@ -142,6 +146,7 @@ def unary_methods(
     *,
     request_bytes_max: int = REQUEST_BYTES_MAX,
     larger_requests: Mapping[str, int] | None = None,
+    is_for_operators: bool = False,
 ) -> list[Method]:
     """Return the methods of a service, whose messages the .proto file knows.
 
@@ -151,6 +156,7 @@ def unary_methods(
         answering: makes of a handler, and the type of its responses, what a transport calls.
         request_bytes_max: the limit of a request.
         larger_requests: by RPC, where it is another one.
+        is_for_operators: see `Method`.
     """
     methods = []
     for name, handler in handlers.items():
@@ -164,6 +170,7 @@ def unary_methods(
                 response_type=response_type,
                 handler=answering(handler, response_type),
                 max_request_bytes=(larger_requests or {}).get(name, request_bytes_max),
+                is_for_operators=is_for_operators,
             )
         )
     return methods

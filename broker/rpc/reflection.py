@@ -60,6 +60,7 @@ class Reflection:
                 Response,
                 self._answer_all,
                 SMALL_REQUEST_BYTES_MAX,
+                lasts=True,
             )
             for service in _SERVICES
         ]

@@ -13,9 +13,9 @@ from pathlib import Path
 import trio
 
 from commitbus.broker.rpc.defaults import (
-    CONCURRENT_CALLS_MAX,
     DRAIN_GRACE_S,
     MAX_MESSAGE_BYTES,
+    TRIO_CALLS_MAX,
 )
 from commitbus.broker.rpc.http2.limits import ServerLimits
 from commitbus.broker.rpc.http2.server import Http2Server
@@ -33,7 +33,7 @@ async def serve(
     unix_socket: Path | None = None,
     accept_options: AcceptOptions | None = None,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
-    concurrent_calls_max: int = CONCURRENT_CALLS_MAX,
+    concurrent_calls_max: int = TRIO_CALLS_MAX,
     limits: ServerLimits | None = None,
     drain_grace_s: float = DRAIN_GRACE_S,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
@@ -86,4 +86,6 @@ def default_limits(max_message_bytes: int, calls_max: int) -> ServerLimits:
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
         return limits
-    return replace(limits, connections_max=min(limits.connections_max, descriptors // 2))
+    # Once for whoever comes by TCP, once for the Unix socket.
+    own = descriptors // 2 - 2 * limits.operator_connections
+    return replace(limits, connections_max=max(min(limits.connections_max, own), 1))

@@ -55,6 +55,7 @@ def admin_v2_methods(context: AdminContext) -> list[Method]:
         answering,
         request_bytes_max=SMALL_REQUEST_BYTES_MAX,
         larger_requests={"AdminSendMessage": send_request_bytes_max(context.config.max_body_bytes)},
+        is_for_operators=True,
     )
 
 

@@ -175,6 +175,11 @@ class MessageReader:
         self.compressed_bytes = len(data) if self._compressed else None
         return decompress(data, self._max_bytes) if self._compressed else data
 
+    def drop(self) -> None:
+        """Forget what was fed; nothing can be taken after that."""
+        self._chunks.clear()
+        self._taken = self.buffered_bytes = 0
+
     @property
     def is_between_messages(self) -> bool:
         """Return whether the body may end here."""

@@ -11,6 +11,8 @@ from commitbus.broker.rpc.call import CLIENT_ID_HEADER
 _KNOWN_MAX: Final = 4096
 _KNOWN_BYTES_MAX: Final = 256
 """Of one value: longer ones come from one client only, and would stay when it has gone."""
+_KEPT_BYTES: Final = 2048
+"""Of the headers of a stream, which may stay open for days. Official clients send 1 KB."""
 _CLIENT_ID: Final = CLIENT_ID_HEADER.encode()
 
 
@@ -40,13 +42,21 @@ class Metadata(Mapping[str, str]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    @property
+    def size(self) -> int:
+        """Return how many bytes the values take, about."""
+        return len(b"".join(self._fields.values()))
+
     def shrink(self, shared: SharedBytes) -> None:
-        """Keep what can be asked for, in as little memory as that takes."""
-        self._fields = {
-            shared.of(name): shared.of(value)
-            for name, value in self._fields.items()
-            if _is_text(name)
-        }
+        """Keep what can be asked for, in as little memory as that takes: the first 2 KB of it."""
+        kept, left = {}, _KEPT_BYTES
+        for name, value in self._fields.items():
+            if _is_text(name):
+                left -= len(name) + len(value)
+                if left < 0:
+                    break
+                kept[shared.of(name)] = shared.of(value)
+        self._fields = kept
 
     def shrink_to_client_id(self, shared: SharedBytes) -> None:
         """Keep what is logged of every call that fails, and nothing else."""

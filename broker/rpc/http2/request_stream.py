@@ -48,14 +48,18 @@ class RequestStream:
 
     def feed(self, data: bytes, *, has_ended: bool) -> None:
         """Take the next bytes of the body."""
+        if self._error is not None:
+            self._consume(len(data))
+            return
         self._reader.feed(data)
         self._unconsumed_bytes += len(data)
         self._has_ended = has_ended
         self._arrived.set()
 
     def fail(self, error: RpcError) -> None:
-        """Have the handler find this in place of its next request."""
+        """Have the handler find this in place of its next request; drop what has arrived."""
         self._error = error
+        self._reader.drop()
         self._arrived.set()
 
     def close(self) -> int:

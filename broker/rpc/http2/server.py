@@ -9,17 +9,29 @@ from typing import Final, final
 
 import trio
 
+from commitbus.broker.rpc.http2.check_rounds import CheckRounds
+from commitbus.broker.rpc.http2.connection_places import (
+    ConnectionLimits,
+    ConnectionPlace,
+    ConnectionPlaces,
+)
 from commitbus.broker.rpc.http2.limits import ServerLimits
 from commitbus.broker.rpc.http2.server_connection import ServerConnection
 from commitbus.broker.rpc.http2.server_state import ServerState
 from commitbus.broker.rpc.http2.wire import wire_of
-from commitbus.broker.rpc.listen.accept import AcceptError, AcceptOptions, ProbedError, accept
+from commitbus.broker.rpc.listen.accept import (
+    AcceptError,
+    AcceptOptions,
+    ProbedError,
+    accept,
+    is_unix,
+    peer_of,
+)
 from commitbus.broker.rpc.method import Method
+from commitbus.broker.rpc.shares import share_address
 
 _log = logging.getLogger(__name__)
 
-_LOOKS_PER_TIME_LIMIT: Final = 8
-"""How often connections are looked at, within the shortest time that one may take."""
 _LAST_WORDS_S: Final = 0.5
 """How long the last statuses may take to reach clients once every handler has ended."""
 
@@ -31,7 +43,12 @@ class Http2Server:
     def __init__(self, methods: Sequence[Method], limits: ServerLimits) -> None:
         self._methods, self._limits = methods, limits
         self._connections: set[ServerConnection] = set()
-        self._open_count = 0
+        self._places = ConnectionPlaces(
+            ConnectionLimits(
+                limits.connections_max, limits.strangers_max, limits.operator_connections
+            )
+        )
+        self._checks = CheckRounds(min(limits.check_s, limits.preface_check_s))
         self._accept_scope = trio.CancelScope()
         self._fewer = trio.Event()
         self._nursery: trio.Nursery
@@ -49,7 +66,7 @@ class Http2Server:
             self._nursery.cancel_scope.shield = True
             self._state = ServerState(self._methods, self._limits, self._nursery)
             self._nursery.start_soon(self._state.flusher.run)
-            self._nursery.start_soon(self._look_after)
+            self._nursery.start_soon(self._checks.run)
             with self._accept_scope:
                 task_status.started()
                 take = partial(self._take, options=options)
@@ -71,14 +88,14 @@ class Http2Server:
 
     async def _take(self, stream: trio.SocketStream, options: AcceptOptions) -> None:
         """Serve one connection; whatever goes wrong with it is its own matter."""
-        limits = self._limits
-        is_full = self._open_count >= limits.connections_max
-        if is_full or self._state.strangers >= limits.strangers_max:
+        is_local = is_unix(stream)
+        place = self._places.enter(share_address(peer_of(stream)), is_local=is_local)
+        if place is None:
             await trio.aclose_forcefully(stream)
             return
-        self._open_count += 1
         try:
-            await self._serve(stream, options)
+            with place.scope:
+                await self._serve(stream, options, place)
         except AcceptError as error:
             # Load balancers and health checks connect and close every few seconds.
             level = logging.DEBUG if isinstance(error, ProbedError) else logging.INFO
@@ -88,31 +105,22 @@ class Http2Server:
         except Exception:  # noqa: BLE001 - the server and its other connections go on
             _log.exception("a connection failed")
         finally:
-            self._open_count -= 1
+            place.leave()
             self._fewer.set()
             self._fewer = trio.Event()
 
-    async def _serve(self, stream: trio.SocketStream, options: AcceptOptions) -> None:
-        state = self._state
-        state.strangers += 1
-        try:
-            accepted = await accept(stream, options)
-        finally:
-            state.strangers -= 1
-        wire = wire_of(accepted.stream, state.read_buffer)
-        connection = ServerConnection(wire, accepted.peer, state)
+    async def _serve(
+        self, stream: trio.SocketStream, options: AcceptOptions, place: ConnectionPlace
+    ) -> None:
+        accepted = await accept(stream, options)
+        wire = wire_of(accepted.stream, self._state.read_buffer)
+        if not place.is_local and not place.move(share_address(accepted.peer)):
+            await wire.close()
+            return
+        connection = ServerConnection(wire, accepted.peer, self._state, place)
         self._connections.add(connection)
+        self._checks.add(connection, self._limits.preface_check_s)
         try:
             await connection.run()
         finally:
             self._connections.discard(connection)
-
-    async def _look_after(self) -> None:
-        """Find out which clients never began, and which have vanished."""
-        limits = self._limits
-        shortest_s = min(limits.preface_s, limits.keepalive_s, limits.keepalive_timeout_s)
-        while True:
-            await trio.sleep(shortest_s / _LOOKS_PER_TIME_LIMIT)
-            now_s = trio.current_time()
-            for connection in list(self._connections):
-                connection.check(now_s)

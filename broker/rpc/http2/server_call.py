@@ -26,6 +26,7 @@ from commitbus.broker.rpc.http2.grpc_wire import (
     encode_message,
     only_message,
 )
+from commitbus.broker.rpc.http2.held_bytes import HeldAccount
 from commitbus.broker.rpc.http2.metadata import Metadata
 from commitbus.broker.rpc.http2.request_stream import RequestStream
 from commitbus.broker.rpc.http2.response import respond, response_fields, status_of
@@ -44,6 +45,8 @@ class Connection(Protocol):
 
     engine: Engine
     state: ServerState
+    requests: HeldAccount
+    """What is held of requests."""
 
     def flush(self) -> None:
         """Write what is queued."""
@@ -55,7 +58,16 @@ class Connection(Protocol):
         """Note that a call was answered; unless its client has ended, it is to be stopped."""
 
     def wake_when_flushed(self, call: ServerCall) -> None:
-        """Call `make_room` after every flush until it returns True."""
+        """Call `make_room` whenever responses have left, until it returns True."""
+
+    def unread_refusal(self) -> RpcError | None:
+        """Return what a call is answered with while its client must read first."""
+
+    def is_complete(self, call: ServerCall) -> None:
+        """Note that all of a request has come."""
+
+    def orphan_ended(self, call: ServerCall) -> None:
+        """Note that the handler of a call has ended whose client was gone already."""
 
 
 def begin_unary(
@@ -73,8 +85,18 @@ class ServerCall:
     """A call from its headers on, until it was answered or its client went away."""
 
     __slots__ = (
-        *("_call", "_connection", "_exchange", "_has_begun", "_has_ended", "_held_bytes"),
-        *("_is_gzip", "_is_over", "_method", "_queued_messages", "_reader", "_request"),
+        *("_call", "_connection", "_exchange", "_has_begun", "_has_ended", "_head_bytes"),
+        "_held_bytes",
+        *(
+            "_is_gzip",
+            "_is_incomplete",
+            "_is_orphan",
+            "_is_over",
+            "_method",
+            "_queued_messages",
+            "_reader",
+        ),
+        "_request",
         *("_requests", "_room", "_state", "stream_id"),
     )
 
@@ -88,11 +110,11 @@ class ServerCall:
         self._reader: MessageReader | None = None
         self._request: bytes | None = None
         self._requests: RequestStream | None = None
-        self._held_bytes = 0
+        self._held_bytes = self._head_bytes = 0
         self._exchange: Exchange | None = None
         self._has_ended = False  # the client, its request
         self._has_begun = False  # we, our response
-        self._is_over = False
+        self._is_incomplete = self._is_over = self._is_orphan = False
         self._queued_messages = 0
         self._room: trio.Event | None = None
 
@@ -150,30 +172,60 @@ class ServerCall:
 
     def _run_with(self, data: bytes) -> None:
         compressed_bytes = None if self._reader is None else self._reader.compressed_bytes
+        if self._is_incomplete:
+            self._complete()
         if self._held_bytes:
             self._release()
-        request = parse(self._method, data, compressed_bytes)
+        # Thousands of calls may have been begun before the first of them was answered.
+        error = self._connection.unread_refusal()
+        request = error or parse(self._method, data, compressed_bytes)
         if isinstance(request, RpcError):
             self.finish(request)
         else:
             self._run(request)
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Return whether the rest of the request has still to come before the handler begins."""
+        return self._exchange is None and not self._is_over and self._requests is None
+
+    def note_incomplete(self) -> None:
+        """Have the connection told when the request is complete, or the call over."""
+        self._is_incomplete = True
+        self.hold_head()
+
+    def _complete(self) -> None:
+        self._is_incomplete = False
+        self._connection.is_complete(self)
+
+    def hold_head(self) -> None:
+        """Account for the headers of a call that waits."""
+        if isinstance(self._call.metadata, Metadata) and not self._head_bytes:
+            self._head_bytes = self._call.metadata.size
+            account = self._connection.requests
+            account.hold(account.bytes + self._head_bytes)
+
     def _hold(self, size: int) -> None:
-        """Account for what is kept of the request, and refuse it when that is too much in all."""
-        state = self._state
-        state.held_request_bytes += size - self._held_bytes
+        """Account for what is kept of the request; that may end this call, or others."""
+        account, change = self._connection.requests, size - self._held_bytes
         self._held_bytes = size
-        if state.held_request_bytes > state.limits.held_request_bytes:
-            error = RpcError(StatusCode.RESOURCE_EXHAUSTED, "too many requests are incomplete")
-            if self._requests is None:
-                self.finish(error)
-            else:
-                self._requests.fail(error)
+        account.hold(account.bytes + change)
+
+    def give_up_request(self) -> None:
+        """Drop what is kept of the request, because too much is kept in all."""
+        if not self._held_bytes and not self._head_bytes:
+            return
+        error = RpcError(StatusCode.RESOURCE_EXHAUSTED, "too many requests are incomplete")
+        if self._requests is not None:
+            self._requests.fail(error)
+            self._hold(0)
+        elif self._exchange is None:
+            self.finish(error)
 
     def _release(self) -> None:
         """Drop what is kept of the request."""
-        self._state.held_request_bytes -= self._held_bytes
-        self._held_bytes = 0
+        if self._held_bytes:
+            self._hold(0)
         self._reader = self._request = None
 
     def _consume(self, size: int) -> None:
@@ -212,14 +264,19 @@ class ServerCall:
         )
         self._exchange.wait_for(answer)
 
-    def client_is_gone(self) -> None:
-        """End the call: the stream was reset, or the connection is lost."""
+    def client_is_gone(self) -> bool:
+        """End the call: the stream was reset, or the connection is lost.
+
+        Returns whether its handler has ended too; if not, the connection is told when it has.
+        """
         self._is_over = True
         self._wake()
         if self._exchange is None:
             self._end()
         else:
             self._exchange.cancel()
+        self._is_orphan = self._exchange is not None
+        return not self._is_orphan
 
     def refuse(self, error: RpcError) -> None:
         """End a call whose handler has not begun."""
@@ -234,11 +291,18 @@ class ServerCall:
             self._connection.forget(self, client_has_ended=self._has_ended)
         self._wake()
         self._end()
+        if self._is_orphan:
+            self._connection.orphan_ended(self)
 
     def _end(self) -> None:
         self._state.calls -= 1
         if self._held_bytes:
             self._release()
+        if self._is_incomplete:
+            self._complete()
+        if self._head_bytes:
+            account = self._connection.requests
+            account.hold(account.bytes - self._head_bytes)
         if self._requests is not None:
             self._connection.engine.consume(self.stream_id, self._requests.close())
         # They hold methods of this object: without the collector's help only if let go.
@@ -305,7 +369,9 @@ class ServerCall:
             self._queued_messages = 0
             return True
         cost = unsent + self._queued_messages * MESSAGE_COST_BYTES
-        return cost < SEND_WINDOW_BYTES and engine.unsent_bytes() < _CONNECTION_WINDOW_BYTES
+        # All connections together have a limit, too: near it, one may have as much as is free.
+        window = min(_CONNECTION_WINDOW_BYTES, self._state.unread.room)
+        return cost < SEND_WINDOW_BYTES and engine.unsent_bytes() < window
 
     def _wake(self) -> None:
         if self._room is not None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from itertools import islice
+from math import inf
 from typing import Final, final
 
 import trio
 
 from commitbus.broker.rpc.call import Call, RpcError, StatusCode
+from commitbus.broker.rpc.http2.call_places import CallPlaces
+from commitbus.broker.rpc.http2.connection_places import ConnectionPlace
+from commitbus.broker.rpc.http2.early_ends import EarlyEnds
 from commitbus.broker.rpc.http2.engine import (
     ConnectionClosed,
     DataReceived,
     Engine,
     EngineError,
-    ErrorCode,
     Event,
     RequestReceived,
     Role,
@@ -22,23 +26,39 @@ from commitbus.broker.rpc.http2.engine import (
     StreamClosed,
     TrailersReceived,
 )
-from commitbus.broker.rpc.http2.grpc_wire import only_message, parse_timeout_s
+from commitbus.broker.rpc.http2.grpc_wire import parse_timeout_s
+from commitbus.broker.rpc.http2.liveness import Liveness, Verdict
 from commitbus.broker.rpc.http2.metadata import Metadata
-from commitbus.broker.rpc.http2.request_head import HeadRefusedError, method_of, refused_with
+from commitbus.broker.rpc.http2.request_head import (
+    HeadRefusedError,
+    method_of,
+    refused_with,
+    whole_request,
+)
 from commitbus.broker.rpc.http2.response import respond
+from commitbus.broker.rpc.http2.rotation import Rotation
 from commitbus.broker.rpc.http2.server_call import ServerCall, begin_unary
 from commitbus.broker.rpc.http2.server_state import ServerState
-from commitbus.broker.rpc.http2.wire import BULK_READ_BYTES, READ_BYTES, Wire
-from commitbus.broker.rpc.method import Method, MethodKind
+from commitbus.broker.rpc.http2.wire import (
+    BULK_READ_BYTES,
+    LINGER_S,
+    READ_BYTES,
+    Wire,
+    say_goodbye,
+    slices,
+)
+from commitbus.broker.rpc.method import Method
 from commitbus.broker.rpc.outcome import shutting_down
+from commitbus.broker.rpc.shares import share_address
 
 _log = logging.getLogger(__name__)
 
-_LINGER_S: Final = 1.0
-"""How long a peer may take to read the last words: to close a socket while bytes of the peer are
-unread would take them back."""
-_LINGER_BYTES: Final = 1024 * 1024
-"""What a peer may have sent meanwhile. Whoever sends more does not read."""
+_SLICE_BYTES: Final = 64 * 1024
+"""What the engine is given at once: 3,000 requests that are all headers make 40 MB of events."""
+_ANSWERS_OF_ONE_READ_BYTES: Final = 64 * 1024
+"""So many may wait because nothing was written yet: not worth a look at what is unread in all."""
+_READ_UNWRITTEN_BYTES: Final = 128 * 1024
+"""What is read while the network takes nothing of what was written."""
 _EVENTS_AT_ONCE: Final = 1000
 """Handled before other tasks have their turn: 330 unary calls, some 8 ms. A flood of calls that are
 reset at once must not make thousands of tasks that then only end."""
@@ -46,7 +66,7 @@ _BULK_EVENT_BYTES: Final = 4096
 """Events this large on average make the next read a large one."""
 _NETWORK_ERRORS: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
-_BUSY: Final = RpcError(StatusCode.RESOURCE_EXHAUSTED, "too many calls at the same time")
+_TOO_SLOW: Final = RpcError(StatusCode.DEADLINE_EXCEEDED, "the request did not come in time")
 _UNREAD: Final = RpcError(StatusCode.RESOURCE_EXHAUSTED, "too many responses were not read")
 
 
@@ -60,23 +80,40 @@ class ServerConnection:
     """
 
     __slots__ = (
-        *("_authority", "_calls", "_ending_early", "_heard_s", "_is_established", "_is_over"),
-        *("_is_reading", "_is_writing", "_last_words", "_now_s", "_nursery", "_opened_s"),
-        *("_peer", "_pinged_s", "_read_scope", "_waiting", "_wire", "_written"),
-        *("engine", "state"),
+        *("_authority", "_calls", "_early_ends", "_fresh", "_incomplete", "_is_closed"),
+        *("_is_established", "_is_over", "_is_reading", "_is_writing", "_last_words"),
+        *("_left_bytes", "_liveness", "_noted", "_now_s", "_nursery", "_peer"),
+        *("_places", "_read_scope", "_rest_bytes", "_shares", "_unread", "_waiting", "_wire"),
+        *("__weakref__", "_written", "engine", "requests", "state"),
     )
 
-    def __init__(self, wire: Wire, peer: str, state: ServerState) -> None:
+    def __init__(
+        self, wire: Wire, peer: str, state: ServerState, place: ConnectionPlace | None = None
+    ) -> None:
+        """`place` is given back by whoever gave it."""
         self._wire, self._peer, self.state = wire, peer, state
         self.engine = Engine(Role.SERVER, state.limits.engine)
+        self._places = CallPlaces(state.shares, share_address(peer), place)
+        self._shares = state.shares
         self._calls: dict[int, ServerCall] = {}
-        self._ending_early: set[int] = set()
-        self._waiting: dict[ServerCall, None] = {}
+        self._fresh: list[ServerCall] = []
+        self._incomplete: dict[ServerCall, float] = {}
+        """Calls without all of their requests, by when their headers came."""
+        self.requests = state.requests.account(self._give_up_requests)
+        self._unread = state.unread.account(self._give_up_unread)
+        self._left_bytes = 0
+        """In the engine's queues after the last flush that somebody waited for."""
+        self._rest_bytes = 0
+        """Taken from the engine, not yet by the network."""
+        self._noted: set[int] = set()
+        """Streams whose end is to be noted elsewhere than in a number."""
+        self._early_ends = EarlyEnds(self.engine)
+        self._waiting: Rotation[ServerCall] = Rotation()
         self._authority: tuple[bytes | None, str | None] = (None, None)
-        self._opened_s = self._heard_s = self._now_s = trio.current_time()
-        self._pinged_s: float | None = None
+        self._now_s = trio.current_time()
+        self._liveness = Liveness(state.limits, self._now_s)
         self._is_established = self._is_over = self._is_reading = self._is_writing = False
-        state.strangers += 1
+        self._is_closed = False
         self._last_words = b""
         self._read_scope = trio.CancelScope()
         self._written: trio.Event | None = None
@@ -96,48 +133,74 @@ class ServerConnection:
                     # Others may still want to write, but the nursery soon takes no more tasks.
                     self.abort()
         finally:
-            self.state.strangers -= not self._is_established
-            for call in list(self._calls.values()):
-                call.client_is_gone()
+            self._places.close(list(self._calls.values()))
             self._calls.clear()
+            self._fresh.clear()
             self._waiting.clear()
+            self._incomplete.clear()
+            self._unread.close()
+            self.requests.close()
+            self._is_closed = True
             with trio.CancelScope(shield=True):
                 await self._wire.close()
 
     # Reading
 
     async def _read_all(self) -> None:
-        read_bytes = READ_BYTES
+        read_bytes, unanswered_bytes = READ_BYTES, 0
         while not self._is_over:
+            if not self._is_writing:
+                unanswered_bytes = 0
+            elif unanswered_bytes > _READ_UNWRITTEN_BYTES:
+                # Of a client that does not read, acknowledgements and resets would pile up.
+                await self._until_written()
             data = await self._wire.read(read_bytes)
             if not data:
                 return
             self._now_s = trio.current_time()
-            try:
-                events = self.engine.receive(data)
-            except EngineError as error:
-                self._end_with(error)
-                return
-            if events:
-                self._heard_s = self._now_s
-            is_bulk = len(data) > len(events) * _BULK_EVENT_BYTES
+            unanswered_bytes += len(data)
+            count = 0
+            for piece in (data,) if len(data) <= _SLICE_BYTES else slices(data, _SLICE_BYTES):
+                try:
+                    events = self.engine.receive(piece)
+                except EngineError as error:
+                    self._end_with(error)
+                    break
+                count += len(events)
+                while len(events) > _EVENTS_AT_ONCE:
+                    self._handle_read(events[:_EVENTS_AT_ONCE])
+                    del events[:_EVENTS_AT_ONCE]
+                    self.flush()
+                    await trio.lowlevel.checkpoint()
+                # Nearly always one turn: what one read brought is answered with one write.
+                self._handle_read(events)
+                # Headers of calls that may now be parked for minutes.
+                del events
+            self.flush()
+            if count:
+                self._liveness.heard_s = self._now_s
+            is_bulk = len(data) > count * _BULK_EVENT_BYTES
             read_bytes = BULK_READ_BYTES if is_bulk else READ_BYTES
-            # Nearly always one turn: the answers to what one read brought leave with one write.
-            while len(events) > _EVENTS_AT_ONCE:
-                self._receive(events[:_EVENTS_AT_ONCE])
-                del events[:_EVENTS_AT_ONCE]
-                await trio.lowlevel.checkpoint()
-            self._receive(events)
-            # Headers of calls that may now be parked for minutes.
-            del events
 
-    def _receive(self, events: list[Event]) -> None:
+    def _handle_read(self, events: list[Event]) -> None:
         self._is_reading = True
         self._handle(events)
         self._is_reading = False
-        self.flush()
+        if self._fresh:
+            self._note_waiting()
+
+    def _note_waiting(self) -> None:
+        """Account for calls that have begun, and are not over by the end of what brought them."""
+        fresh, self._fresh = self._fresh, []
+        for call in fresh:
+            if call.is_waited_for:
+                self._incomplete[call] = self._now_s
+                call.note_incomplete()
+            elif self._shares.is_tight and call.stream_id in self._calls:
+                call.hold_head()
 
     def _handle(self, events: list[Event]) -> None:
+        places = self._places
         for event, following in zip(events, [*events[1:], None], strict=False):
             if isinstance(event, DataReceived):
                 call = self._calls.get(event.stream_id)
@@ -148,10 +211,12 @@ class ServerConnection:
             elif isinstance(event, RequestReceived):
                 self._request_received(event, following)
             elif isinstance(event, StreamClosed):
-                self._ending_early.discard(event.stream_id)
-                call = self._calls.pop(event.stream_id, None)
-                if call is not None:
-                    call.client_is_gone()
+                stream_id = event.stream_id
+                call = self._calls.pop(stream_id, None)
+                if call is None and stream_id not in self._noted:
+                    places.open -= 1
+                else:
+                    self._stream_closed(stream_id, call)
             else:
                 self._handle_rare(event)
 
@@ -162,35 +227,40 @@ class ServerConnection:
                 call.data_received(b"", has_ended=True)
         elif isinstance(event, SettingsReceived) and not self._is_established:
             self._is_established = True
-            self.state.strangers -= 1
+            self._places.is_known()
         elif isinstance(event, ConnectionClosed):
             self._end()
 
     def _request_received(self, event: RequestReceived, following: Event | None) -> None:
         stream_id, fields = event.stream_id, dict(event.headers)
+        self._places.open += 1
         try:
             method = method_of(fields, self.state.methods)
             call = self._describe(method.path, fields)
-            self._check_room()
-        except HeadRefusedError as refused:
+            self._check_room(method, stream_id)
+        except (HeadRefusedError, RpcError) as error:
+            refused = refused_with(error) if isinstance(error, RpcError) else error
             self.engine.submit_headers(stream_id, refused.fields, end_stream=not refused.text)
             if refused.text:
                 self.engine.submit_data(stream_id, refused.text, end_stream=True)
             if not event.end_stream:
-                self._ending_early.add(stream_id)
+                self._end_early(stream_id)
             return
         is_gzip = fields.get(b"grpc-encoding") == b"gzip"
         request = whole_request(method, event, following)
         if request is not None:
             self._answer(stream_id, method, call, request, is_gzip=is_gzip)
             return
-        server_call = self._open(stream_id, method, call, is_gzip=is_gzip)
+        server_call = self._open_call(stream_id, method, call, is_gzip=is_gzip)
+        self._fresh.append(server_call)
         if method.kind.streams_requests:
             server_call.start_streaming()
         if event.end_stream and stream_id in self._calls:
             server_call.data_received(b"", has_ended=True)
 
-    def _open(self, stream_id: int, method: Method, call: Call, *, is_gzip: bool) -> ServerCall:
+    def _open_call(
+        self, stream_id: int, method: Method, call: Call, *, is_gzip: bool
+    ) -> ServerCall:
         server_call = ServerCall(self, stream_id, method, call, is_gzip=is_gzip)
         self._calls[stream_id] = server_call
         return server_call
@@ -203,7 +273,10 @@ class ServerConnection:
         if isinstance(answer, (bytes, RpcError)):
             respond(self.engine, stream_id, answer, is_gzip=is_gzip)
         else:
-            self._open(stream_id, method, call, is_gzip=is_gzip).wait_for(answer)
+            server_call = self._open_call(stream_id, method, call, is_gzip=is_gzip)
+            if self._shares.is_tight:
+                self._fresh.append(server_call)
+            server_call.wait_for(answer)
 
     def _describe(self, path: str, fields: dict[bytes, bytes]) -> Call:
         timeout = fields.get(b"grpc-timeout")
@@ -217,24 +290,65 @@ class ServerConnection:
             self._authority = (authority, text)
         return Call(path, Metadata(fields), self._peer, self._authority[1], deadline_s)
 
-    def _check_room(self) -> None:
-        limits = self.state.limits
-        if self.state.calls >= limits.calls_max:
-            raise refused_with(_BUSY)
-        if self.engine.unsent_bytes() > limits.unsent_response_bytes:
-            raise refused_with(_UNREAD)
+    def _check_room(self, method: Method, stream_id: int) -> None:
+        places = self._places
+        if self._shares.is_tight or places.open > places.ask_from or method.lasts:
+            self._noted.add(stream_id)
+            self._places.take(method, stream_id)
+        if self.engine.unsent_bytes() > _ANSWERS_OF_ONE_READ_BYTES:
+            error = self.unread_refusal()
+            if error is not None:
+                raise refused_with(error)
+
+    def unread_refusal(self) -> RpcError | None:
+        """Return what a call is answered with while its client must read first; None: it need not.
+
+        One error for all: it is never raised, which would keep what it was raised through.
+        """
+        unread = self.engine.unsent_bytes()
+        if unread > _ANSWERS_OF_ONE_READ_BYTES:
+            state = self.state
+            self._unread.hold(unread + self._rest_bytes)
+            if unread > min(state.limits.unsent_response_bytes, state.unread.room):
+                return _UNREAD
+        return None
+
+    def is_complete(self, call: ServerCall) -> None:
+        """Note that all of a request has come."""
+        self._incomplete.pop(call, None)
+
+    def orphan_ended(self, call: ServerCall) -> None:
+        """Note that the handler of a call has ended whose client was gone already."""
+        self._places.orphan_ended(call)
+
+    def _stream_closed(self, stream_id: int, call: ServerCall | None) -> None:
+        if stream_id in self._noted:
+            self._noted.remove(stream_id)
+            self._early_ends.discard(stream_id)
+        if call is None:
+            self._places.leave(stream_id)
+        else:
+            self._waiting.discard(call)
+            self._places.client_is_gone(call)
 
     # Writing
 
     def forget(self, call: ServerCall, *, client_has_ended: bool) -> None:
         """Note that a call was answered; unless its client has ended, it is to be stopped."""
         self._calls.pop(call.stream_id, None)
+        if self._waiting.items:
+            self._waiting.discard(call)
         if not client_has_ended:
-            self._ending_early.add(call.stream_id)
+            self._end_early(call.stream_id)
+
+    def _end_early(self, stream_id: int) -> None:
+        self._early_ends.new.add(stream_id)
+        self._noted.add(stream_id)
 
     def wake_when_flushed(self, call: ServerCall) -> None:
-        """Call `make_room` after every flush until it returns True."""
-        self._waiting[call] = None
+        """Call `make_room` whenever responses have left, until it returns True."""
+        self._waiting.add(call)
+        self._left_bytes = self.engine.unsent_bytes()
 
     def flush_soon(self) -> None:
         """Write what is queued, together with what others are about to queue."""
@@ -243,31 +357,42 @@ class ServerConnection:
 
     def flush(self) -> None:
         """Write what the engine has to send, without waiting: what is left goes to a task."""
-        if self._is_writing:
-            return
-        try:
-            output = self.engine.take_output()
-            if self._ending_early:
-                output += self._stop_clients()
-        except EngineError as error:
-            self._end_with(error)
-            return
-        events = self.engine.take_events()
-        if events:
-            self._handle(events)
-        if output:
-            self._write(output)
-        if self._waiting:
-            for call in [call for call in self._waiting if call.make_room()]:
-                del self._waiting[call]
+        engine = self.engine
+        if not self._is_writing:
+            is_awaited = self._waiting.items or self._early_ends.late.items
+            if is_awaited:
+                self._left_bytes = max(self._left_bytes, engine.unsent_bytes())
+            try:
+                output = engine.take_output()
+                if self._early_ends.new:
+                    output += self._early_ends.stop_new()
+            except EngineError as error:
+                self._end_with(error)
+                return
+            events = engine.take_events()
+            if events:
+                self._handle(events)
+            if output:
+                self._write(output)
+            if is_awaited:
+                self._wake_some()
+        unread = engine.unsent_bytes() + self._rest_bytes
+        if unread or self._unread.bytes:
+            self._unread.hold(unread)
+        places = self._places
+        if places.open != places.counted:
+            places.settle()
 
-    def _stop_clients(self) -> bytes:
-        """Reset the streams whose response has left, but whose request goes on."""
-        for stream_id in list(self._ending_early):
-            if not self.engine.unsent_bytes(stream_id):
-                self._ending_early.discard(stream_id)
-                self.engine.reset(stream_id, ErrorCode.NO_ERROR)
-        return self.engine.take_output()
+    def _wake_some(self) -> None:
+        """Have those go on whose responses have left, or who have room because others' are gone."""
+        left_bytes = self.engine.unsent_bytes()
+        has_less = left_bytes < self._left_bytes
+        if has_less:
+            self._waiting.start()
+        self._left_bytes = left_bytes
+        goes_on = self._waiting.step(ServerCall.make_room)
+        if self._early_ends.stop_late(have_some_left=has_less) or goes_on:
+            self.state.flusher.flush_soon(self)
 
     def _write(self, output: bytes) -> None:
         try:
@@ -277,13 +402,16 @@ class ServerConnection:
             return
         if written < len(output):
             self._is_writing = True
-            self._nursery.start_soon(self._write_rest, memoryview(output)[written:])
+            rest = memoryview(output)[written:]
+            self._rest_bytes = len(rest)
+            self._nursery.start_soon(self._write_rest, rest)
 
     async def _write_rest(self, rest: memoryview) -> None:
         try:
             while rest:
                 with trio.fail_after(self.state.limits.write_s):
                     rest = rest[await self._wire.write_some(rest) :]
+                self._rest_bytes = len(rest)
         except (*_NETWORK_ERRORS, trio.TooSlowError):
             self.abort()
             return
@@ -291,6 +419,12 @@ class ServerConnection:
         self.flush()
         if self._written is not None and not self._is_writing:
             self._written.set()
+            self._written = None
+
+    async def _until_written(self) -> None:
+        if self._is_writing:
+            self._written = self._written or trio.Event()
+            await self._written.wait()
 
     # The end
 
@@ -312,16 +446,9 @@ class ServerConnection:
         self._end()
 
     async def _say_goodbye(self) -> None:
-        with trio.move_on_after(_LINGER_S), suppress(*_NETWORK_ERRORS):
-            if self._is_writing:
-                self._written = trio.Event()
-                await self._written.wait()
-            if self._last_words:
-                await self._wire.write(self._last_words)
-            await self._wire.end_writing()
-            unread_bytes = _LINGER_BYTES
-            while unread_bytes > 0 and (data := await self._wire.read(READ_BYTES)):
-                unread_bytes -= len(data)
+        with trio.move_on_after(LINGER_S), suppress(*_NETWORK_ERRORS):
+            await self._until_written()
+            await say_goodbye(self._wire, self._last_words)
 
     def announce_end(self) -> None:
         """Ask the client for no new calls; those on their way are still served."""
@@ -335,33 +462,38 @@ class ServerConnection:
         self.engine.end()
         self.flush()
 
-    def check(self, now_s: float) -> None:
-        """End the connection if its client never began, or has vanished."""
+    def check(self, now_s: float) -> float:
+        """Do what is due: end the connection if its client never began, vanished, or takes nothing.
+
+        Returns the seconds until the next look.
+        """
+        if self._is_closed:
+            return inf
         limits = self.state.limits
-        if not self._is_established:
-            if now_s - self._opened_s > limits.preface_s:
-                self.abort()
-        elif self._pinged_s is None or self._heard_s >= self._pinged_s:
-            self._pinged_s = None
-            if now_s - self._heard_s > limits.keepalive_s:
-                self._pinged_s = now_s
-                self.engine.ping()
-                self.flush()
-        elif now_s - self._pinged_s > limits.keepalive_timeout_s:
-            _log.info("client vanished", extra={"peer": self._peer})
+        if self._unread.bytes and now_s - self._unread.moved_s > limits.write_s:
+            self._give_up_unread()
+        for call, since_s in list(islice(self._incomplete.items(), _EVENTS_AT_ONCE)):
+            if now_s - since_s <= limits.request_s:
+                break
+            call.finish(_TOO_SLOW)
+        verdict = self._liveness.look(now_s, is_established=self._is_established)
+        if verdict is Verdict.ASK:
+            self.engine.ping()
+            self.flush()
+        elif verdict is not Verdict.THERE:
+            if verdict is Verdict.GONE:
+                _log.info("client vanished", extra={"peer": self._peer})
             self.abort()
+        return limits.check_s if self._is_established else limits.preface_check_s
 
+    def _give_up_unread(self) -> None:
+        """End the connection of a client that does not read."""
+        _log.info("client does not read", extra={"peer": self._peer})
+        self.abort()
 
-def whole_request(method: Method, head: RequestReceived, following: Event | None) -> bytes | None:
-    """Return the request of a unary call if the event after its headers is all of it.
-
-    It is for 97 of 100 calls of grpc-go with 64 in flight.
-    """
-    if (
-        isinstance(following, DataReceived)
-        and following.stream_id == head.stream_id
-        and following.end_stream
-        and method.kind is MethodKind.UNARY
-    ):
-        return only_message(following.data, method.max_request_bytes)
-    return None
+    def _give_up_requests(self) -> None:
+        """Refuse the calls whose requests are held."""
+        _log.info("incomplete requests refused", extra={"peer": self._peer})
+        for call in list(self._calls.values()):
+            call.give_up_request()
+        self.state.flusher.flush_soon(self)

@@ -10,10 +10,12 @@ from typing import Protocol, final
 import trio
 
 from commitbus.broker.rpc.exchange import Crew
+from commitbus.broker.rpc.http2.held_bytes import HeldBytes
 from commitbus.broker.rpc.http2.limits import ServerLimits
 from commitbus.broker.rpc.http2.metadata import SharedBytes
 from commitbus.broker.rpc.http2.wire import BULK_READ_BYTES
 from commitbus.broker.rpc.method import Method
+from commitbus.broker.rpc.shares import CallLimits, CallShares
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +53,9 @@ class Flusher:
         while True:
             while self._waiting:
                 self._flush()
+                if self._waiting:
+                    # Of those with many streams, who go on in the next step.
+                    await trio.lowlevel.checkpoint()
             await self._asleep.park()
 
     def _flush(self) -> None:
@@ -83,7 +88,18 @@ class ServerState:
         self.shared_bytes = SharedBytes()
         self.read_buffer = bytearray(BULK_READ_BYTES)
         self.calls = 0
-        """In flight: their clients wait for an answer, or their handlers have not ended."""
-        self.held_request_bytes = 0
-        self.strangers = 0
-        """Connections that do not speak HTTP/2 yet."""
+        """In flight: their handlers have not ended."""
+        self.shares = CallShares(
+            CallLimits(
+                limits.calls_max,
+                reserve=limits.operator_calls,
+                lasting_of_connection=limits.lasting_calls,
+            )
+        )
+        self.requests = HeldBytes(limits.held_request_bytes)
+        self.unread = HeldBytes(limits.unsent_in_all_bytes, 2 * limits.max_message_bytes)
+
+    @property
+    def held_request_bytes(self) -> int:
+        """Return what is held of requests that are incomplete or not taken."""
+        return self.requests.total

@@ -7,7 +7,8 @@ at its file descriptor instead, and waits only where the kernel would make it wa
 from __future__ import annotations
 
 import os
-from typing import Protocol, TypeAlias, final
+from collections.abc import Iterator
+from typing import Final, Protocol, TypeAlias, final
 
 import trio
 
@@ -18,6 +19,11 @@ BULK_READ_BYTES = 256 * 1024
 """What one read takes of large messages."""
 WRITE_BYTES = 64 * 1024
 """What TLS writes at once after a full socket: the unit that a slow reader's deadline is for."""
+LINGER_S: Final = 1.0
+"""How long a peer may take to read the last words: to close a socket while bytes of the peer are
+unread would take them back."""
+_LINGER_BYTES: Final = 1024 * 1024
+"""What a peer may have sent meanwhile. Whoever sends more does not read."""
 
 Stream: TypeAlias = "trio.SocketStream | trio.SSLStream[trio.SocketStream]"
 
@@ -154,3 +160,24 @@ class TlsWire:
 def wire_of(stream: Stream, buffer: bytearray) -> Wire:
     """Return the fastest way to read and write a stream."""
     return PlainWire(stream, buffer) if isinstance(stream, trio.SocketStream) else TlsWire(stream)
+
+
+async def say_goodbye(wire: Wire, last_words: bytes) -> None:
+    """Write the last words, and let the peer read them. It may take `LINGER_S`.
+
+    Raises:
+        OSError, trio.BrokenResourceError: the connection broke.
+    """
+    if last_words:
+        await wire.write(last_words)
+    await wire.end_writing()
+    unread_bytes = _LINGER_BYTES
+    while unread_bytes > 0 and (data := await wire.read(READ_BYTES)):
+        unread_bytes -= len(data)
+
+
+def slices(data: bytes | memoryview, size: int) -> Iterator[memoryview]:
+    """Yield what was read in pieces of this size, valid across checkpoints."""
+    whole = memoryview(bytes(data))
+    for start in range(0, len(whole), size):
+        yield whole[start : start + size]

@@ -27,6 +27,7 @@ from commitbus.broker.rpc.listen.tls_mode import TlsMode
 ALPN_H2: Final = "h2"
 TIME_LIMIT_S: Final = 10.0
 UNIX_PEER: Final = "unix:"
+_UNKNOWN_PEER: Final = "unknown"
 
 _TLS_HANDSHAKE: Final = b"\x16"
 """The type of the record that a TLS connection begins with. HTTP/2 begins with `P`."""
@@ -89,8 +90,11 @@ async def accept(stream: trio.SocketStream, options: AcceptOptions) -> Accepted:
     accepted: Accepted | None = None
     try:
         with trio.fail_after(options.time_limit_s):
-            if not _is_unix(stream):
-                peer = _peer_of(stream)
+            if not is_unix(stream):
+                peer = peer_of(stream)
+                if peer == _UNKNOWN_PEER:
+                    # It was reset while it waited to be accepted.
+                    raise ProbedError(peer)
                 if options.proxy_protocol:
                     await _first_byte(stream, peer)
                     peer = await read_proxy_header(stream.socket) or peer
@@ -113,17 +117,19 @@ async def _sniff(stream: trio.SocketStream, peer: str, options: AcceptOptions) -
         if options.tls_mode is TlsMode.DISABLED:
             raise AcceptError(peer, "TLS is disabled")
         return Accepted(await _start_tls(stream, peer, options.tls), peer, is_tls=True)
-    if options.tls_mode is TlsMode.ENFORCING and not _is_unix(stream):
+    if options.tls_mode is TlsMode.ENFORCING and not is_unix(stream):
         raise AcceptError(peer, "TLS is required")
     return Accepted(stream, peer, is_tls=False)
 
 
-def _peer_of(stream: trio.SocketStream) -> str:
+def peer_of(stream: trio.SocketStream) -> str:
+    """Return whom a connection comes from, as `Accepted.peer`; `unknown` if it is reset already."""
+    if is_unix(stream):
+        return UNIX_PEER
     try:
         host, port, *_ = stream.socket.getpeername()
     except OSError:
-        # It was reset while it waited to be accepted.
-        raise ProbedError("unknown") from None
+        return _UNKNOWN_PEER
     return peer_name(ip_address(host), port)
 
 
@@ -160,5 +166,6 @@ async def _start_tls(
     return secured
 
 
-def _is_unix(stream: trio.SocketStream) -> bool:
+def is_unix(stream: trio.SocketStream) -> bool:
+    """Return whether a connection came over the Unix socket."""
     return stream.socket.family == stdlib_socket.AF_UNIX

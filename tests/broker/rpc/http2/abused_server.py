@@ -60,14 +60,35 @@ async def measure(requests: AsyncIterator[Any], _: Call) -> Any:
     return pb.RecallMessageResponse(message_id=str(size))
 
 
+async def drip(_: object, __: Call, send: Send) -> None:
+    """Send little."""
+    global parked  # noqa: PLW0603 - a process of its own
+    parked += 1
+    try:
+        while True:
+            await send(pb.RecallMessageResponse())
+    finally:
+        parked -= 1
+
+
+async def chat(_: AsyncIterator[Any], __: Call, ___: Send) -> None:
+    """Stay open, as telemetry does."""
+    await park()
+
+
+def answer(_: object, __: Call) -> Any:
+    """Answer with a megabyte."""
+    return pb.RecallMessageResponse(message_id="x" * (1 << 20))
+
+
 def count(_: object, __: Call) -> Any:
     """How many handlers have begun and not ended."""
     return pb.RecallMessageResponse(message_id=str(parked))
 
 
-def method(name: str, kind: MethodKind, handler: Any) -> Method:
+def method(name: str, kind: MethodKind, handler: Any, **options: bool) -> Method:
     types = (pb.RecallMessageRequest, pb.RecallMessageResponse)
-    return Method(f"/test.Abused/{name}", kind, *types, handler, MAX_MESSAGE_BYTES)
+    return Method(f"/test.Abused/{name}", kind, *types, handler, MAX_MESSAGE_BYTES, **options)
 
 
 METHODS = [
@@ -75,6 +96,10 @@ METHODS = [
     method("Park", MethodKind.SERVER_STREAM, park),
     method("Pour", MethodKind.SERVER_STREAM, pour),
     method("Measure", MethodKind.CLIENT_STREAM, measure),
+    method("Drip", MethodKind.SERVER_STREAM, drip),
+    method("Answer", MethodKind.UNARY, answer),
+    method("Operate", MethodKind.UNARY, count, is_for_operators=True),
+    method("Chat", MethodKind.BIDI, chat, lasts=True),
     method("Ignore", MethodKind.CLIENT_STREAM, ignore),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -32,8 +33,12 @@ def transport() -> Any:
 class RawClient:
     """A client without manners: what it sends and whether it reads is up to the test."""
 
-    def __init__(self, port: int, *, window_bytes: int = 1 << 20) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
+    def __init__(
+        self, port: int, *, window_bytes: int = 1 << 20, address: str = "127.0.0.1"
+    ) -> None:
+        self.socket = socket.create_connection(
+            ("127.0.0.1", port), timeout=WAIT_S, source_address=(address, 0)
+        )
         limits = engine.EngineLimits(
             stream_window_bytes=window_bytes, connection_window_bytes=window_bytes
         )
@@ -99,9 +104,9 @@ class RawClient:
             headers = dict(self.read_until(engine.TrailersReceived, stream_id).headers)
         return int(headers[b"grpc-status"])
 
-    def handlers(self) -> int:
-        """How many handlers the server has at work."""
-        stream_id = self.open("Count")
+    def handlers(self, name: str = "Count") -> int:
+        """How many handlers the server has at work; "Operate" asks as an operator."""
+        stream_id = self.open(name)
         self.flush()
         data = self.read_until(engine.DataReceived, stream_id).data
         return int(pb.RecallMessageResponse.FromString(data[PREFIX_BYTES:]).message_id)
@@ -142,6 +147,11 @@ class AbusedServer:
         found = re.search(rf"{field}:\s+(\d+) kB", status)
         assert found is not None
         return int(found[1])
+
+    def cpu_s(self) -> float:
+        """The CPU time that it has used."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
         """End it; it must have been alive."""

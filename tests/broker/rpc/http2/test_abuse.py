@@ -271,8 +271,8 @@ def test_strangers_over_the_limit_are_closed(start_abused: Start) -> None:
 
 
 def test_streams_over_the_limit_are_refused(start_abused: Start) -> None:
-    """RESOURCE_EXHAUSTED, and the calls in flight go on."""
-    server = start_abused(calls_max=100)
+    """RESOURCE_EXHAUSTED, and the calls in flight go on: one connection's share is a half."""
+    server = start_abused(calls_max=200)
     client = server.connect()
     for _ in range(99):
         client.open("Park")
@@ -286,7 +286,7 @@ def test_streams_over_the_limit_are_refused(start_abused: Start) -> None:
 
 def test_however_a_call_ends_its_place_is_free_again(start_abused: Start) -> None:
     """And what was held of its request is given back: nothing leaks, not even slowly."""
-    server = start_abused(calls_max=8, held_request_bytes=400_000)
+    server = start_abused(calls_max=10, held_request_bytes=400_000)
     for _ in range(30):
         client = server.connect()
         half = b"\0\0\x01\0\0" + bytes(50_000)

@@ -316,7 +316,7 @@ def test_a_server_that_stops_serves_what_is_on_its_way_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A call whose request has not come is refused, and then the connection ends."""
-    monkeypatch.setattr(server_connection, "_LINGER_S", 0)
+    monkeypatch.setattr(server_connection, "LINGER_S", 0)
 
     async def main() -> None:
         async with connected(at_once) as client:
