@@ -6,7 +6,6 @@ worker thread; what belongs to the trio thread is copied there first.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,14 +18,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from commitbus.broker.address import join_host_port
+from commitbus.broker.backlog import OldestMessages, backlogs
 from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.counters import Traffic
 from commitbus.broker.metadata.names import RETRY_TOPIC_PREFIX, is_system_topic
 from commitbus.broker.metadata.topics import MessageType
 from commitbus.broker.metrics_http import HttpRequest, HttpResponse, serve_http
-from commitbus.broker.queue_times import NEVER_MS, earliest_store_timestamp, store_timestamp
+from commitbus.broker.queue_times import NEVER_MS, earliest_store_timestamp
 from commitbus.broker.rpc_latency import LATENCY_BUCKETS_MS, CallLabels, RpcLatency
 from commitbus.broker.store.message_store import MessageStore
-from commitbus.commitlog.types import QueueOffset
 
 Metric = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
@@ -38,24 +38,13 @@ _CONSUMER_LABELS: Final = (*_NODE_LABELS, "topic", "consumer_group", "is_retry",
 
 @final
 @dataclass(frozen=True, slots=True)
-class _QueueProgress:
-    group: str
-    topic: str
-    queue_id: int
-    committed_offset: QueueOffset
-    in_flight: int
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class _Snapshot:
     """Everything of a scrape that belongs to the trio thread."""
 
-    sent: list[tuple[str, str, int, int]]
-    """Topic, message type, messages, bytes."""
-    received: list[tuple[str, str, int, int]]
-    """Topic, group, messages, bytes."""
-    progress: list[_QueueProgress]
+    sent: list[tuple[str, Traffic]]
+    """By topic."""
+    received: list[tuple[tuple[str, str], Traffic]]
+    """By (group, topic)."""
     latency: list[tuple[CallLabels, list[int], float]]
 
 
@@ -84,7 +73,7 @@ class BrokerCollector(Collector):
         except (trio.RunFinishedError, trio.Cancelled):
             return
         yield from self._traffic(snapshot)
-        yield from self._lag(snapshot)
+        yield from self._lag()
         yield from self._storage(self._context.store)
         yield self._reserve_time(self._context.store)
         yield self._rpc_latency(snapshot)
@@ -92,24 +81,8 @@ class BrokerCollector(Collector):
     def _snapshot(self) -> _Snapshot:
         context = self._context
         return _Snapshot(
-            sent=[
-                (topic, self._message_type(topic), traffic.messages, traffic.bytes)
-                for topic, traffic in context.counters.sent.items()
-            ],
-            received=[
-                (topic, group, traffic.messages, traffic.bytes)
-                for (group, topic), traffic in context.counters.received.items()
-            ],
-            progress=[
-                _QueueProgress(
-                    group,
-                    topic,
-                    queue_id,
-                    QueueOffset(progress.committed_offset),
-                    progress.in_flight_count,
-                )
-                for (group, topic, queue_id), progress in context.progress.items()
-            ],
+            sent=list(context.counters.sent.items()),
+            received=list(context.counters.received.items()),
             latency=self._latency.snapshot(),
         )
 
@@ -124,34 +97,34 @@ class BrokerCollector(Collector):
         labels = (*_NODE_LABELS, "topic", "message_type", "is_system")
         stored = CounterMetricFamily("rocketmq_messages_in", "Messages stored.", labels=labels)
         stored_bytes = CounterMetricFamily("rocketmq_throughput_in", "Their bytes.", labels=labels)
-        for topic, kind, count, size_bytes in snapshot.sent:
-            values = (*self._node, topic, kind, _is_system(topic))
-            stored.add_metric(values, count)
-            stored_bytes.add_metric(values, size_bytes)
+        for topic, traffic in snapshot.sent:
+            values = (*self._node, topic, self._message_type(topic), _is_system(topic))
+            stored.add_metric(values, traffic.messages)
+            stored_bytes.add_metric(values, traffic.bytes)
         delivered = CounterMetricFamily(
             "rocketmq_messages_out", "Messages delivered.", labels=_CONSUMER_LABELS
         )
         delivered_bytes = CounterMetricFamily(
             "rocketmq_throughput_out", "Their bytes.", labels=_CONSUMER_LABELS
         )
-        for topic, group, count, size_bytes in snapshot.received:
-            delivered.add_metric(self._consumer(group, topic), count)
-            delivered_bytes.add_metric(self._consumer(group, topic), size_bytes)
+        for (group, topic), traffic in snapshot.received:
+            delivered.add_metric(self._consumer(group, topic), traffic.messages)
+            delivered_bytes.add_metric(self._consumer(group, topic), traffic.bytes)
         return (stored, stored_bytes, delivered, delivered_bytes)
 
-    def _lag(self, snapshot: _Snapshot) -> Iterable[Metric]:
-        lags: dict[tuple[str, str], int] = defaultdict(int)
-        latencies: dict[tuple[str, str], int] = defaultdict(int)
-        in_flights: dict[tuple[str, str], int] = defaultdict(int)
-        store, now_ms = self._context.store, self._context.clock.now_ms()
-        for queue in snapshot.progress:
-            key = queue.group, queue.topic
-            max_offset = store.max_offset(queue.topic, queue.queue_id)
-            lags[key] += max(0, max_offset - queue.committed_offset)
-            in_flights[key] += queue.in_flight
-            oldest_ms = store_timestamp(store, queue.topic, queue.queue_id, queue.committed_offset)
-            age_ms = now_ms - oldest_ms if oldest_ms != NEVER_MS else 0
-            latencies[key] = max(latencies[key], age_ms)
+    def _lag(self) -> Iterable[Metric]:
+        lags: dict[tuple[str, str], int] = {}
+        latencies: dict[tuple[str, str], int] = {}
+        in_flights: dict[tuple[str, str], int] = {}
+        store, table = self._context.store, self._context.progress
+        now_ms, oldest = self._context.clock.now_ms(), OldestMessages(store)
+        for group in table.groups():
+            for topic in table.topics_of(group):
+                key, queues = (group, topic), list(backlogs(store, table, group, topic))
+                lags[key] = sum(queue.lag for queue in queues)
+                in_flights[key] = sum(queue.in_flight for queue in queues)
+                stored_ms = oldest.stored_ms(topic, queues)
+                latencies[key] = max(now_ms - stored_ms, 0) if stored_ms != NEVER_MS else 0
         for name, text, values in (
             ("rocketmq_consumer_lag_messages", "Not acknowledged yet.", lags),
             ("rocketmq_consumer_lag_latency_milliseconds", "Age of the oldest of them.", latencies),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Final, final
@@ -30,8 +31,13 @@ class DayTotals:
 @dataclass(frozen=True, slots=True)
 class _Sample:
     at_s: float
-    sent: dict[str, int]
-    received: dict[tuple[str, str], int]
+    messages_in: int
+    """In all, up to the sample, as the next."""
+    messages_out: int
+    sent: Mapping[str, int]
+    """By topic, since the sample before; only what moved."""
+    received: Mapping[str, int]
+    """By group, the same."""
 
 
 @final
@@ -55,9 +61,12 @@ class Rates:
     def sample(self) -> None:
         """Note what the counters say now, and forget what is older than the window."""
         now_s = self._clock.monotonic_s()
-        sent = {topic: traffic.messages for topic, traffic in self._counters.sent.items()}
-        received = {key: traffic.messages for key, traffic in self._counters.received.items()}
-        self._samples.append(_Sample(now_s, sent, received))
+        counters = self._counters
+        sent, counters.sent_lately = counters.sent_lately, {}
+        received, counters.received_lately = counters.received_lately, {}
+        self._samples.append(
+            _Sample(now_s, counters.messages_in, counters.messages_out, sent, received)
+        )
         # The newest sample that is a whole window old stays: it is where the window begins.
         while len(self._samples) > 1 and now_s - self._samples[1].at_s >= WINDOW_S:
             self._samples.popleft()
@@ -74,25 +83,23 @@ class Rates:
 
     def put_tps(self, topic: str | None = None) -> float:
         """Return messages stored per second, of one topic or of all."""
-        begin = self._samples[0].sent
-        return self._per_second(
-            sum(
-                _growth(begin.get(name, 0), traffic.messages)
-                for name, traffic in self._counters.sent.items()
-                if topic in (None, name)
-            )
-        )
+        counters, begin = self._counters, self._samples[0]
+        if topic is None:
+            return self._per_second(counters.messages_in - begin.messages_in)
+        moved = (counters.sent_lately, *(sample.sent for sample in self._later()))
+        return self._per_second(sum(counts.get(topic, 0) for counts in moved))
 
     def consume_tps(self, group: str | None = None) -> float:
         """Return messages handed out per second, to one group or to all."""
-        begin = self._samples[0].received
-        return self._per_second(
-            sum(
-                _growth(begin.get(key, 0), traffic.messages)
-                for key, traffic in self._counters.received.items()
-                if group in (None, key[0])
-            )
-        )
+        counters, begin = self._counters, self._samples[0]
+        if group is None:
+            return self._per_second(counters.messages_out - begin.messages_out)
+        moved = (counters.received_lately, *(sample.received for sample in self._later()))
+        return self._per_second(sum(counts.get(group, 0) for counts in moved))
+
+    def _later(self) -> list[_Sample]:
+        """Return the samples after the one in which the window begins."""
+        return list(self._samples)[1:]
 
     def _per_second(self, count: int) -> float:
         elapsed_s = self._clock.monotonic_s() - self._samples[0].at_s
@@ -106,8 +113,3 @@ def _difference(later: DayTotals, earlier: DayTotals) -> DayTotals:
     return DayTotals(
         later.messages_in - earlier.messages_in, later.messages_out - earlier.messages_out
     )
-
-
-def _growth(earlier: int, later: int) -> int:
-    """Return what a counter grew by; one of a topic that was made anew began at 0 again."""
-    return later - earlier if later >= earlier else later

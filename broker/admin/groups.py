@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
+
+import trio
 
 from commitbus.broker.admin.attributes import (
     GROUP_ATTRIBUTES,
@@ -13,8 +16,10 @@ from commitbus.broker.admin.attributes import (
     changed_entry,
 )
 from commitbus.broker.admin.context import AdminContext, refuse
-from commitbus.broker.admin.lag import QueueLag, queue_lags, stored_at_ms, topics_of
+from commitbus.broker.admin.lag import queue_lags, stored_at_ms
 from commitbus.broker.admin.reset import at_end, at_offset, at_time, reset_offsets
+from commitbus.broker.backlog import backlogs
+from commitbus.broker.messaging.clients import Client
 from commitbus.broker.metadata.documents import DocumentError, JsonObject
 from commitbus.broker.metadata.groups import (
     CustomizedBackoff,
@@ -72,7 +77,8 @@ async def delete_group(
     context.existing_group(request.name)
     await context.metadata.delete_group(request.name)
     context.messaging.forget_group(request.name)
-    context.progress.delete_group(request.name)
+    for _ in context.progress.deleting_group(request.name):
+        await trio.lowlevel.checkpoint()
     return pb.DeleteGroupResponse()
 
 
@@ -80,24 +86,34 @@ async def list_groups(
     context: AdminContext, _request: pb.ListGroupsRequest
 ) -> pb.ListGroupsResponse:
     """Return all groups by name, with the number of their clients and how far they are behind."""
-    diffs: Counter[str] = Counter()
-    for (group, topic, queue_id), progress in context.progress.items():
-        behind = context.store.max_offset(topic, queue_id) - progress.committed_offset
-        # After a start the queues follow the log a moment later than the progress.
-        diffs[group] += max(0, behind)
-    summaries = []
-    for config in sorted(context.metadata.groups(), key=lambda config: config.name):
-        clients = context.messaging.clients.consumers(config.name)
-        summaries.append(
-            pb.ListGroupsResponse.Summary(
-                group=_group(config),
-                client_count=len(clients),
-                client_version=clients[0].version if clients else "",
-                consume_tps=context.rates.consume_tps(config.name),
-                diff_total=diffs[config.name],
-            )
-        )
+    # A walk over all clients, queues and groups, so not on the trio thread.
+    clients = list(context.messaging.clients.all())
+    summaries = await run_in_worker(_summaries, context, clients)
     return pb.ListGroupsResponse(summaries=summaries)
+
+
+def _summaries(
+    context: AdminContext, clients: Iterable[Client]
+) -> list[pb.ListGroupsResponse.Summary]:
+    counts: Counter[str] = Counter()
+    versions: dict[str, str] = {}
+    for client in clients:
+        counts[client.group] += 1
+        versions.setdefault(client.group, client.version)
+    return [
+        pb.ListGroupsResponse.Summary(
+            group=_group(config),
+            client_count=counts[config.name],
+            client_version=versions.get(config.name, ""),
+            consume_tps=context.rates.consume_tps(config.name),
+            diff_total=sum(
+                queue.lag
+                for topic in context.progress.topics_of(config.name)
+                for queue in backlogs(context.store, context.progress, config.name, topic)
+            ),
+        )
+        for config in sorted(context.metadata.groups(), key=lambda config: config.name)
+    ]
 
 
 async def get_consumer_progress(
@@ -107,14 +123,15 @@ async def get_consumer_progress(
     context.existing_group(request.group)
     if request.topic:
         context.existing_topic(request.topic)
-    topics = [t for t in topics_of(context, request.group) if request.topic in ("", t)]
-    lags = queue_lags(context, request.group, topics)
-    rows = await run_in_worker(_rows, context, lags)
+    rows = await run_in_worker(_rows, context, request)
     return pb.ConsumerProgress(queues=rows, consume_tps=context.rates.consume_tps(request.group))
 
 
-def _rows(context: AdminContext, lags: list[QueueLag]) -> list[pb.ConsumerProgress.Queue]:
+def _rows(
+    context: AdminContext, request: pb.GetConsumerProgressRequest
+) -> list[pb.ConsumerProgress.Queue]:
     """Return the rows of an answer. Reads pages that may be cold: own thread."""
+    topics = [t for t in context.progress.topics_of(request.group) if request.topic in ("", t)]
     return [
         pb.ConsumerProgress.Queue(
             topic=lag.topic,
@@ -124,8 +141,9 @@ def _rows(context: AdminContext, lags: list[QueueLag]) -> list[pb.ConsumerProgre
             inflight=lag.inflight,
             last_time_ms=stored_at_ms(context, lag, lag.committed_offset - 1),
             client_ids=lag.client_ids,
+            diff=lag.lag,
         )
-        for lag in lags
+        for lag in queue_lags(context, request.group, topics)
     ]
 
 

@@ -8,7 +8,7 @@ from typing import final
 
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.metadata.fifo_lock import client_of
-from commitbus.broker.metadata.progress import QueueProgress
+from commitbus.broker.metadata.progress import QueueProgress, lag
 from commitbus.broker.queue_times import store_timestamp
 from commitbus.commitlog.types import QueueOffset
 
@@ -25,6 +25,8 @@ class QueueLag:
     """First offset that no message has yet."""
     committed_offset: int
     """First offset that is not acknowledged."""
+    lag: int
+    """Messages before the group: never delivered, or delivered and not acknowledged."""
     inflight: int
     """Delivered and neither acknowledged nor visible again."""
     ready: int
@@ -34,19 +36,12 @@ class QueueLag:
     client_ids: tuple[str, ...]
     """Clients that hold messages of this queue."""
 
-    @property
-    def behind(self) -> int:
-        """How many offsets lie between the acknowledged ones and the queue's end."""
-        return self.max_offset - self.committed_offset
-
-
-def topics_of(context: AdminContext, group: str) -> list[str]:
-    """Return the topics in which a group has progress, sorted."""
-    return sorted({topic for (known, topic, _), _ in context.progress.items() if known == group})
-
 
 def queue_lags(context: AdminContext, group: str, topics: Iterable[str]) -> list[QueueLag]:
-    """Return the lag in every queue of these topics, those that the group has not begun too."""
+    """Return the lag in every queue of these topics, those that the group has not begun too.
+
+    It looks at each message in flight, so it is not for the trio thread.
+    """
     return [
         _queue_lag(context, group, topic, queue_id)
         for topic in topics
@@ -65,20 +60,21 @@ def _queue_lag(context: AdminContext, group: str, topic: str, queue_id: int) -> 
     min_offset = context.store.min_offset(topic, queue_id)
     # Nothing of this queue was delivered yet: all that is stored lies ahead.
     progress = progress or QueueProgress(min_offset)
+    next_offset, entries = context.progress.snapshot(progress)
+    # After a start the queues follow the log a moment later than the progress.
+    max_offset = max(context.store.max_offset(topic, queue_id), next_offset)
     now_ms = context.messaging.clock.now_ms()
-    entries = progress.in_flight.values()
     held = [entry for entry in entries if entry.invisible_until_ms > now_ms]
     visible = [entry.offset for entry in entries if entry.invisible_until_ms <= now_ms]
-    # After a start the queues follow the log a moment later than the progress.
-    max_offset = max(context.store.max_offset(topic, queue_id), progress.next_offset)
-    never_delivered = range(progress.next_offset, max_offset)
+    never_delivered = range(next_offset, max_offset)
     ready = [*visible[:1], *never_delivered[:1]]
     return QueueLag(
         topic=topic,
         queue_id=queue_id,
         min_offset=min_offset,
         max_offset=max_offset,
-        committed_offset=progress.committed_offset,
+        committed_offset=entries[0].offset if entries else next_offset,
+        lag=lag(max_offset, next_offset, len(entries)),
         inflight=len(held),
         ready=len(visible) + len(never_delivered),
         first_ready=min(ready, default=None),

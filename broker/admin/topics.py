@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
@@ -66,7 +65,8 @@ async def delete_topic(
         # deleted again once the topic is made anew.
         async with context.metadata.topic_deleted(request.name):
             context.messaging.forget_topic(request.name)
-            context.progress.delete_topic(request.name)
+            for _ in context.progress.deleting_topic(request.name):
+                await trio.lowlevel.checkpoint()
             # In no line, which may be full: then half a topic would be left behind as well.
             await trio.to_thread.run_sync(context.store.delete_topic, request.name)
     return pb.DeleteTopicResponse()
@@ -77,15 +77,14 @@ async def list_topics(
     _request: pb.ListTopicsRequest,
 ) -> pb.ListTopicsResponse:
     """Return all topics by name."""
-    # One pass over the progress instead of one for each topic: there may be thousands of both.
-    groups: dict[str, set[str]] = defaultdict(set)
-    for key, _ in context.progress.items():  # noqa: PERF102 - a method of ours, no dict's
-        group, topic, _ = key
-        groups[topic].add(group)
+    topics = await run_in_worker(_topics, context)
+    return pb.ListTopicsResponse(topics=topics)
+
+
+def _topics(context: AdminContext) -> list[pb.Topic]:
+    """Return all topics. There may be many, so not on the trio thread."""
     topics = sorted(context.metadata.topics(), key=lambda config: config.name)
-    return pb.ListTopicsResponse(
-        topics=[_topic(config, groups.get(config.name, ())) for config in topics]
-    )
+    return [_topic(config, context.progress.groups_of(config.name)) for config in topics]
 
 
 async def get_topic_status(

@@ -181,7 +181,7 @@ def _one_group(client: AdminClient, options: argparse.Namespace) -> Answer:
         "#Inflight": "inflight",
         "#LastTime": "last_time",
     }
-    diff_total = sum(queue.broker_offset - queue.consumer_offset for queue in progress.queues)
+    diff_total = sum(queue.diff for queue in progress.queues)
     inflight_total = sum(queue.inflight for queue in progress.queues)
     data = {
         "group": options.groupName,
@@ -207,7 +207,7 @@ def _queue_row(queue: pb.ConsumerProgress.Queue, broker_name: str) -> dict[str, 
         "broker_offset": queue.broker_offset,
         "consumer_offset": queue.consumer_offset,
         "clients": ",".join(queue.client_ids) or "N/A",
-        "diff": queue.broker_offset - queue.consumer_offset,
+        "diff": queue.diff,
         "inflight": queue.inflight,
         "last_time_ms": queue.last_time_ms,
         "last_time": local_time(queue.last_time_ms) or "N/A",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import final
+from typing import TypeVar, final
+
+_V = TypeVar("_V")
 
 
 @final
@@ -21,22 +23,63 @@ class Traffic:
 
 
 @final
+class Pairs(dict[tuple[str, str], _V]):
+    """Values by (group, topic); those of one group or topic are forgotten without a walk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._topics: dict[str, set[str]] = {}
+        """By group."""
+        self._groups: dict[str, set[str]] = {}
+        """By topic."""
+
+    def begin(self, group: str, topic: str, value: _V) -> _V:
+        """Set the value of a pair that has none, and return it."""
+        self._topics.setdefault(group, set()).add(topic)
+        self._groups.setdefault(topic, set()).add(group)
+        self[group, topic] = value
+        return value
+
+    def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
+        """Drop the values of a group or of a topic."""
+        if group is not None:
+            for name in self._topics.pop(group, ()):
+                _discard(self._groups, name, group)
+                del self[group, name]
+        if topic is not None:
+            for name in self._groups.pop(topic, ()):
+                _discard(self._topics, name, topic)
+                del self[name, topic]
+
+
+def _discard(tree: dict[str, set[str]], outer: str, inner: str) -> None:
+    inners = tree[outer]
+    inners.discard(inner)
+    if not inners:
+        del tree[outer]
+
+
+@final
 @dataclass(slots=True)
 class Counters:
     """All traffic of the messaging service."""
 
     sent: dict[str, Traffic] = field(default_factory=dict)
     """By topic: messages that were stored."""
-    received: dict[tuple[str, str], Traffic] = field(default_factory=dict)
+    received: Pairs[Traffic] = field(default_factory=Pairs)
     """By (group, topic): messages that were handed out, redeliveries included."""
-    acknowledged: dict[tuple[str, str], int] = field(default_factory=dict)
+    acknowledged: Pairs[int] = field(default_factory=Pairs)
     """By (group, topic): messages that were acknowledged."""
-    dead_letters: dict[tuple[str, str], int] = field(default_factory=dict)
+    dead_letters: Pairs[int] = field(default_factory=Pairs)
     """By (group, topic): messages that were moved to the group's dead letter queue."""
 
     messages_in: int = 0
     """Of all topics, deleted ones too."""
     messages_out: int = 0
+    sent_lately: dict[str, int] = field(default_factory=dict)
+    """By topic: messages since `Rates` last took it."""
+    received_lately: dict[str, int] = field(default_factory=dict)
+    """By group: the same."""
 
     def count_sent(self, topic: str, messages: int, size_bytes: int) -> None:
         """Count stored messages."""
@@ -46,26 +89,37 @@ class Counters:
         traffic.messages += messages
         traffic.bytes += size_bytes
         self.messages_in += messages
+        self.sent_lately[topic] = self.sent_lately.get(topic, 0) + messages
 
     def count_received(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
         """Count messages that were handed out."""
-        self.received.setdefault((group, topic), Traffic()).add(messages, size_bytes)
+        traffic = self.received.get((group, topic))
+        if traffic is None:
+            traffic = self.received.begin(group, topic, Traffic())
+        traffic.add(messages, size_bytes)
         self.messages_out += messages
+        self.received_lately[group] = self.received_lately.get(group, 0) + messages
 
     def count_acknowledged(self, group: str, topic: str, messages: int) -> None:
         """Count acknowledgements."""
-        key = group, topic
-        self.acknowledged[key] = self.acknowledged.get(key, 0) + messages
+        _add(self.acknowledged, group, topic, messages)
 
     def count_dead_letter(self, group: str, topic: str) -> None:
         """Count a message that was moved to a dead letter queue."""
-        key = group, topic
-        self.dead_letters[key] = self.dead_letters.get(key, 0) + 1
+        _add(self.dead_letters, group, topic, 1)
 
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
         """Drop the counters of a group or of a topic that was deleted."""
         if topic is not None:
             self.sent.pop(topic, None)
-        for counters in (self.received, self.acknowledged, self.dead_letters):
-            for key in [key for key in counters if group == key[0] or topic == key[1]]:
-                del counters[key]
+        self.received.forget(group=group, topic=topic)
+        self.acknowledged.forget(group=group, topic=topic)
+        self.dead_letters.forget(group=group, topic=topic)
+
+
+def _add(counters: Pairs[int], group: str, topic: str, count: int) -> None:
+    key = group, topic
+    if key in counters:
+        counters[key] += count
+    else:
+        counters.begin(group, topic, count)

@@ -62,6 +62,18 @@ _NOTHING: Final[OrderedDict[int, InFlight]] = OrderedDict()
 _NO_EXPIRIES: Final = Expiries(_NOTHING)
 
 
+def lag(max_offset: int, next_offset: int, in_flight: int) -> int:
+    """Return how many messages a group has before it in a queue: never delivered, or in flight.
+
+    Args:
+        max_offset: One past the queue's last message. It may lie before `next_offset`: after a
+            start the queues follow the log a moment later than the progress.
+        next_offset: The first that was never delivered.
+        in_flight: How many were delivered and not acknowledged, visible again or not.
+    """
+    return max(max_offset - next_offset, 0) + in_flight
+
+
 @final
 class QueueProgress:
     """The progress of one group in one queue.
@@ -123,13 +135,8 @@ class QueueProgress:
         return len(self._in_flight)
 
     def lag(self, max_offset: int) -> int:
-        """Return how many messages the group has before it: never delivered, or in flight.
-
-        Args:
-            max_offset: One past the queue's last message. It may lie before `next_offset`: after
-                a start the queues follow the log a moment later than the progress.
-        """
-        return max(max_offset - self._next_offset, 0) + len(self._in_flight)
+        """Return the group's lag, as the function says it. For any thread."""
+        return lag(max_offset, self._next_offset, len(self._in_flight))
 
     @property
     def next_expiry_ms(self) -> int | None:
@@ -158,9 +165,9 @@ class QueueProgress:
             pop_time_ms, until_ms, client_id, auto_renew = lease
             holding = self._held(lease, noted)
             for offset in noted:
-                entry = InFlight(offset, pop_time_ms, until_ms, 1, client_id, auto_renew)
-                entry.holding = holding
-                in_flight[offset] = entry
+                in_flight[offset] = InFlight(
+                    offset, pop_time_ms, until_ms, 1, client_id, auto_renew, holding=holding
+                )
             self._expiries.add(until_ms, noted)
             if self.lock_units is not None:
                 self.lock_units.added(noted)
@@ -213,8 +220,8 @@ class QueueProgress:
         entry = self._in_flight.pop(offset, None)
         if entry is None:
             return False
-        if entry.holding is not None:
-            self._leave(entry)
+        if entry.holding is not None and self._holdings is not None:
+            self._holdings.leave(entry)
         self._expiries.tidy()
         if self.lock_units is not None:
             self.lock_units.removed(entry)

@@ -73,7 +73,10 @@ class Holdings:
             offsets: The messages, at least one.
             until_ms: When they become visible.
         """
-        owner = self._by_client.setdefault(client_of(receiver), {})
+        client_id = client_of(receiver)
+        owner = self._by_client.get(client_id)
+        if owner is None:
+            owner = self._by_client[client_id] = {}
         second = until_ms // 1000
         holding = Holding(progress, receiver, offsets, owner, second)
         owner[holding] = None
@@ -86,12 +89,12 @@ class Holdings:
 
     def leave(self, entry: InFlight) -> None:
         """Take a message out of its holding, if it is in one."""
-        holding, entry.holding = entry.holding, None
-        if holding is None:
-            return
-        holding.count -= 1
-        if holding.count == 0:
-            self.drop(holding)
+        holding = entry.holding
+        if holding is not None:
+            entry.holding = None
+            holding.count -= 1
+            if not holding.count:
+                self.drop(holding)
 
     def drop(self, holding: Holding) -> None:
         """Forget a holding: nothing in it is renewed or released any more."""

@@ -20,7 +20,7 @@ from sqlite_utils import Database
 from commitbus.broker.metadata import progress_store
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.offset_mirror import OffsetMirror
-from commitbus.broker.metadata.progress import Lease, QueueProgress
+from commitbus.broker.metadata.progress import InFlight, Lease, QueueProgress
 from commitbus.broker.metadata.progress_entries import (
     Definition,
     EntryKind,
@@ -227,8 +227,8 @@ class ProgressTable:
     def queues_of(self, group: str, topic: str) -> list[tuple[int, QueueProgress]]:
         """Return a group's progress in a topic, by queue id. For any thread.
 
-        Other threads may read `next_offset` and `in_flight_count` of it, and for the rest call
-        `committed_offset`.
+        Other threads may call `lag` of it and read `next_offset` and `in_flight_count`. For the
+        rest they call `committed_offset` and `snapshot`.
         """
         return self._index.queues_of(group, topic)
 
@@ -236,6 +236,14 @@ class ProgressTable:
         """Return a committed offset. For any thread."""
         with self._lock:
             return progress.committed_offset
+
+    def snapshot(self, progress: QueueProgress) -> tuple[int, list[InFlight]]:
+        """Return the next offset and what is in flight, in order. For any thread.
+
+        Which messages these are is as of one moment; what is said of each may change.
+        """
+        with self._lock:
+            return progress.next_offset, progress.entries()
 
     def deliver(
         self,

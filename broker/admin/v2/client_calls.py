@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.v2.messages import message_by_id
 from commitbus.broker.admin.v2.names import known_group, known_topic, time_for_answer_s
@@ -76,7 +78,7 @@ def _consumer(context: AdminContext, group: pb.Resource, client_id: str) -> Clie
     return client
 
 
-def get_consumer_running_info(
+async def get_consumer_running_info(
     context: AdminContext, request: pb.GetConsumerRunningInfoRequest, _call: Call
 ) -> pb.GetConsumerRunningInfoResponse:
     """Return what the broker knows of a consumer: the protocol has no question for the rest.
@@ -98,16 +100,28 @@ def get_consumer_running_info(
     for topic, subscription in client.introduction.subscriptions.items():
         expression = info.subscriptions[topic]
         expression.type, expression.expression = subscription.kind, subscription.expression
-    for key, progress in context.progress.items():
-        if key[0] == client.group:
+    group, client_id = client.group, client.client_id
+    queues = await run_in_worker(lambda: [*_queues(context, group, client_id)])
+    info.message_queue_table.extend(queues)
+    return pb.GetConsumerRunningInfoResponse(status=ok(), consumer_running_info=info)
+
+
+def _queues(context: AdminContext, group: str, client_id: str) -> Iterator[pb.MessageQueueItem]:
+    """Yield the queues of which a client holds messages.
+
+    It looks at all that is in flight for the group, so it is not for the trio thread.
+    """
+    for topic in context.progress.topics_of(group):
+        for queue_id, progress in context.progress.queues_of(group, topic):
+            next_offset, entries = context.progress.snapshot(progress)
             held = [
                 entry
-                for entry in progress.in_flight.values()
-                if entry.delivery_attempt and client_of(entry.client_id) == client.client_id
+                for entry in entries
+                if entry.delivery_attempt and client_of(entry.client_id) == client_id
             ]
             if held:
-                info.message_queue_table.append(_queue(key, progress.committed_offset, held))
-    return pb.GetConsumerRunningInfoResponse(status=ok(), consumer_running_info=info)
+                committed_offset = entries[0].offset if entries else next_offset
+                yield _queue((group, topic, queue_id), committed_offset, held)
 
 
 def _queue(key: Key, committed_offset: int, held: list[InFlight]) -> pb.MessageQueueItem:

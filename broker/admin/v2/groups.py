@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commitbus.broker.admin.context import AdminContext
-from commitbus.broker.admin.lag import QueueLag, queue_lags, stored_at_ms, topics_of
+from commitbus.broker.admin.lag import QueueLag, queue_lags, stored_at_ms
 from commitbus.broker.admin.reset import at_time, reset_offsets
 from commitbus.broker.admin.v2.names import known_group, known_topic
 from commitbus.broker.messaging.errors import BadRequestError, UnsupportedFeatureError
@@ -28,15 +28,16 @@ async def describe_group_accumulation(
     """
     if request.lite_topic:
         raise UnsupportedFeatureError("lite topics are not supported")
-    lags = _lags(context, request.group, request.topics)
-    by_topic: dict[str, list[QueueLag]] = {}
-    for lag in lags:
-        by_topic.setdefault(lag.topic, []).append(lag)
+    group, topics = _named(context, request.group, request.topics)
     response = pb.DescribeGroupAccumulationResponse(status=ok())
     # One time for all, so that a delay in all is that of a topic.
     now_ms = context.messaging.clock.now_ms()
 
     def fill() -> None:
+        lags = queue_lags(context, group, topics)
+        by_topic: dict[str, list[QueueLag]] = {}
+        for lag in lags:
+            by_topic.setdefault(lag.topic, []).append(lag)
         response.accumulation.CopyFrom(_accumulation(context, lags, now_ms))
         for topic, those in by_topic.items():
             response.topic_accumulation[topic].CopyFrom(_accumulation(context, those, now_ms))
@@ -45,12 +46,13 @@ async def describe_group_accumulation(
     return response
 
 
-def _lags(
+def _named(
     context: AdminContext, group: pb.Resource, topics: Sequence[pb.Resource]
-) -> list[QueueLag]:
+) -> tuple[str, Sequence[str]]:
+    """Return the group's name, and those of the topics: all that it has begun if none is named."""
     name = known_group(context, group).name
     named = sorted({known_topic(context, topic).name for topic in topics})
-    return queue_lags(context, name, named or topics_of(context, name))
+    return name, named or context.progress.topics_of(name)
 
 
 def _accumulation(context: AdminContext, lags: Sequence[QueueLag], now_ms: int) -> _Accumulation:
@@ -62,7 +64,7 @@ def _accumulation(context: AdminContext, lags: Sequence[QueueLag], now_ms: int) 
     found = _Accumulation(
         inflight_messages=inflight,
         ready_messages=ready,
-        accumulation=inflight + ready,
+        accumulation=sum(lag.lag for lag in lags),
         last_consume_timestamp=max(*consumed_ms, 0, 0),
     )
     delays = [now_ms - stored_ms for stored_ms in oldest_ms if stored_ms >= 0]
@@ -78,8 +80,10 @@ async def query_time_span(
     Raises:
         RequestError: the group or a topic does not exist.
     """
-    lags = _lags(context, request.group, request.topics)
-    spans = await run_in_worker(lambda: [_time_span(context, lag) for lag in lags])
+    group, topics = _named(context, request.group, request.topics)
+    spans = await run_in_worker(
+        lambda: [_time_span(context, lag) for lag in queue_lags(context, group, topics)]
+    )
     return pb.QueryTimeSpanResponse(status=ok(), queue_time_span_list=spans)
 
 

@@ -54,9 +54,7 @@ def list_subscription(
     """
     group, topic = _named(context, request)
     found = set(_subscriptions_online(context, group, topic))
-    for (known_in, known, _), _ in context.progress.items():  # noqa: PERF102 - a list of pairs
-        if group in (None, known_in) and topic in (None, known):
-            found.add((known_in, known))
+    found.update(_subscriptions_begun(context, group, topic))
     clients = _by_group(_consumers(context, group))
     infos = [_subscription(*names, clients.get(names[0], ())) for names in sorted(found)]
     return pb.ListSubscriptionResponse(status=ok(), subscription_info=infos)
@@ -98,7 +96,7 @@ def delete_subscription(
     group, topic = known_group(context, request.group), known_topic(context, request.topic)
     if any(_subscriptions_online(context, group.name, topic.name)):
         raise PreconditionFailedError(f"group {group.name} is consuming topic {topic.name}")
-    if group.name not in context.progress.groups_of(topic.name):
+    if not context.progress.queues_of(group.name, topic.name):
         raise NotFoundError(f"group {group.name} has no subscription of topic {topic.name}")
     context.progress.delete_topic(topic.name, group=group.name)
     return pb.DeleteSubscriptionResponse(status=ok())
@@ -144,6 +142,17 @@ def _subscriptions_online(
         for name in client.introduction.subscriptions:
             if topic in (None, name):
                 yield client.group, name
+
+
+def _subscriptions_begun(
+    context: AdminContext, group: str | None, topic: str | None
+) -> list[tuple[str, str]]:
+    """Return the group and the topic of what was received before."""
+    table = context.progress
+    if group is None:
+        assert topic is not None, "one of them is named"
+        return [(known_in, topic) for known_in in table.groups_of(topic)]
+    return [(group, known) for known in table.topics_of(group) if topic in (None, known)]
 
 
 def _by_group(clients: Iterable[Client]) -> Mapping[str, Sequence[Client]]:

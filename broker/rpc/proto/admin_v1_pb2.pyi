@@ -229,7 +229,7 @@ class GetConsumerProgressRequest(_message.Message):
 class ConsumerProgress(_message.Message):
     __slots__ = ("queues", "consume_tps")
     class Queue(_message.Message):
-        __slots__ = ("topic", "queue_id", "broker_offset", "consumer_offset", "inflight", "last_time_ms", "client_ids")
+        __slots__ = ("topic", "queue_id", "broker_offset", "consumer_offset", "inflight", "last_time_ms", "client_ids", "diff")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
         QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
         BROKER_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -237,6 +237,7 @@ class ConsumerProgress(_message.Message):
         INFLIGHT_FIELD_NUMBER: _ClassVar[int]
         LAST_TIME_MS_FIELD_NUMBER: _ClassVar[int]
         CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
+        DIFF_FIELD_NUMBER: _ClassVar[int]
         topic: str
         queue_id: int
         broker_offset: int
@@ -244,7 +245,8 @@ class ConsumerProgress(_message.Message):
         inflight: int
         last_time_ms: int
         client_ids: _containers.RepeatedScalarFieldContainer[str]
-        def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., broker_offset: _Optional[int] = ..., consumer_offset: _Optional[int] = ..., inflight: _Optional[int] = ..., last_time_ms: _Optional[int] = ..., client_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+        diff: int
+        def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., broker_offset: _Optional[int] = ..., consumer_offset: _Optional[int] = ..., inflight: _Optional[int] = ..., last_time_ms: _Optional[int] = ..., client_ids: _Optional[_Iterable[str]] = ..., diff: _Optional[int] = ...) -> None: ...
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     CONSUME_TPS_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedCompositeFieldContainer[ConsumerProgress.Queue]
