@@ -198,4 +198,28 @@ def test_a_format_that_there_is_is_used(tmp_path: Path, accept: str, content_typ
 
             assert (await trio.to_thread.run_sync(ask)).startswith(content_type)
 
+
+def test_lag_leaves_out_what_is_acknowledged_behind_a_message_in_flight(tmp_path: Path) -> None:
+    """1,000 delivered and 999 acknowledged were a lag of 1,000."""
+
+    async def run() -> None:
+        async with running_broker(tmp_path / "store") as running:
+            context, table = running.context, running.context.progress
+            await put_topic(context, admin.PutTopicRequest(name="orders", write_queue_nums=1))
+            for number in range(3):
+                body = b"%d" % number
+                await send_message(
+                    context, admin.SendMessageRequest(topic="orders", body=body, queue_id=0)
+                )
+            end = context.store.end_offset
+            await trio.to_thread.run_sync(context.store.wait_dispatched, end, 10.0)
+            progress = table.create("g", "orders", 0, 0)
+            lease = Lease(1, 2, "c", auto_renew=False)
+            table.deliver(progress, [0, 1], lease, next_offset=2)
+            table.acknowledge(progress, 1)
+            assert running.metrics_endpoint is not None
+            samples = await trio.to_thread.run_sync(scrape, running.metrics_endpoint)
+        assert list(samples["rocketmq_consumer_lag_messages"].values()) == [2]
+        assert list(samples["rocketmq_consumer_inflight_messages"].values()) == [1]
+
     trio.run(run)

@@ -255,6 +255,22 @@ def test_how_far_a_group_is(
     )
 
 
+def test_lag_leaves_out_what_is_acknowledged_behind_a_message_in_flight(
+    mqadmin_json: RunJson, broker: Served, names: Names
+) -> None:
+    topic, group = names
+    broker.send(topic, *(b"%d" % n for n in range(20)))
+    first, *others = broker.receive(topic, group)
+    broker.ack(topic, group, *others)
+    found = mqadmin_json("consumerProgress", "-g", group)
+    assert (found["diff_total"], found["inflight_total"]) == (1, 1)
+    assert [row["diff"] for row in found["queues"]] == [
+        int(queue_id == first.system_properties.queue_id) for queue_id in range(2)
+    ]
+    rows = {row["group"]: row for row in mqadmin_json("consumerProgress")}
+    assert rows[group]["diff_total"] == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
