@@ -35,6 +35,7 @@ class Entry:
     attempt: int = 1
     suspended: bool = False
     client_id: str = "c"
+    auto_renew: bool = False
 
 
 @dataclass
@@ -79,8 +80,13 @@ class ProgressTableMachine(RuleBasedStateMachine):
         self.table.close()
         self.directory.cleanup()
 
-    @rule(key=KEYS, gaps=st.lists(st.integers(0, 1), max_size=5), duration=st.integers(0, 9))
-    def deliver(self, key: Key, gaps: list[int], duration: int) -> None:
+    @rule(
+        key=KEYS,
+        gaps=st.lists(st.integers(0, 1), max_size=5),
+        duration=st.integers(0, 9),
+        renew=st.booleans(),
+    )
+    def deliver(self, key: Key, gaps: list[int], *, duration: int, renew: bool) -> None:
         progress, model = self._progress(key), self.models[key]
         offsets, at = [], model.next_offset
         for gap in gaps:
@@ -90,11 +96,24 @@ class ProgressTableMachine(RuleBasedStateMachine):
         self.table.deliver(
             progress,
             offsets,
-            Lease(self.now, self.now + duration, "c", auto_renew=False),
+            Lease(self.now, self.now + duration, "c", auto_renew=renew),
             next_offset=at,
         )
         model.next_offset = at
-        model.in_flight |= {o: Entry(self.now, self.now + duration) for o in offsets}
+        model.in_flight |= {
+            o: Entry(self.now, self.now + duration, auto_renew=renew) for o in offsets
+        }
+
+    @rule(key=KEYS, picks=st.sets(st.integers(0, 60), min_size=1), duration=st.integers(0, 9))
+    def extend(self, key: Key, picks: set[int], duration: int) -> None:
+        progress, model = self._progress(key), self.models[key]
+        renewed = [o for o, e in model.in_flight.items() if e.auto_renew and o in picks]
+        for client_id in ("c", "another"):
+            offsets = sorted(o for o in renewed if model.in_flight[o].client_id == client_id)
+            if offsets:
+                self.table.extend(progress, offsets, self.now + duration)
+                for offset in offsets:
+                    model.in_flight[offset].until_ms = self.now + duration
 
     @rule(key=KEYS, gaps=st.lists(st.integers(0, 1), max_size=5))
     def hold(self, key: Key, gaps: list[int]) -> None:
@@ -128,6 +147,7 @@ class ProgressTableMachine(RuleBasedStateMachine):
             progress, offset, pop_time_ms=self.now, invisible_until_ms=until, suspend=suspend
         )
         entry = model.in_flight[offset]
+        entry.auto_renew = entry.auto_renew and entry.pop_time_ms == self.now
         entry.pop_time_ms, entry.until_ms, entry.suspended = self.now, until, suspend
 
     @rule(key=KEYS, passed=st.integers(0, 9), duration=st.integers(0, 9), counts=st.booleans())
@@ -140,7 +160,7 @@ class ProgressTableMachine(RuleBasedStateMachine):
             entry.attempt += counts and not entry.suspended
             entry.suspended = False
             entry.pop_time_ms, entry.until_ms = self.now, self.now + duration
-            entry.client_id = "another"
+            entry.client_id, entry.auto_renew = "another", True
             attempt = self.table.redeliver(
                 progress,
                 found.offset,
@@ -202,6 +222,27 @@ class ProgressTableMachine(RuleBasedStateMachine):
         self.table = self._open()
 
     @invariant()
+    def holds_what_is_renewed(self) -> None:
+        """Each message with automatic renewal is in one holding, in its second."""
+        holdings, found = self.table.holdings, list[tuple[int, int]]()
+        for second, due in holdings._by_second.items():
+            for holding in due:
+                assert holding in holding.owner
+                entries = list(holding.entries())
+                assert all(entry.invisible_until_ms // 1000 == second for entry in entries)
+                found += [(holding.progress.key_id, entry.offset) for entry in entries]
+        renewed = [
+            (progress.key_id, entry.offset)
+            for _, progress in self.table.items()
+            for entry in progress.in_flight.values()
+            if entry.auto_renew
+        ]
+        assert sorted(held for held in found if self._is_kept(held[0])) == sorted(renewed)
+
+    def _is_kept(self, key_id: int) -> bool:
+        return any(progress.key_id == key_id for _, progress in self.table.items())
+
+    @invariant()
     def equals_the_model(self) -> None:
         assert {key for key, _ in self.table.items()} == set(self.models)
         for key, model in self.models.items():
@@ -217,6 +258,7 @@ class ProgressTableMachine(RuleBasedStateMachine):
                     e.delivery_attempt,
                     e.suspended,
                     e.client_id,
+                    e.auto_renew,
                 )
                 for o, e in progress.in_flight.items()
             } == model.in_flight
