@@ -18,6 +18,7 @@ import trio
 from commitbus.broker.cli.common_options import path
 from commitbus.broker.cli.open_files import raise_open_files_limit
 from commitbus.broker.cli.output import EXIT_OK, CommandError
+from commitbus.broker.cli.long_collections import set_aside_after_long_collections
 from commitbus.broker.cli.progress import progress_bar
 from commitbus.broker.config import BrokerConfig, ConfigError, Transport, load_config
 from commitbus.broker.log_format import set_up_logging
@@ -199,6 +200,7 @@ def _keep_from_collector() -> None:
     """
     gc.freeze()
     when_loaded(gc.freeze)
+    set_aside_after_long_collections()
 
 
 async def _stop_on_signal(
