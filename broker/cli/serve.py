@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, final
 import trio
 
 from commitbus.broker.cli.common_options import path
+from commitbus.broker.cli.long_collections import set_aside_after_long_collections
 from commitbus.broker.cli.open_files import raise_open_files_limit
 from commitbus.broker.cli.output import EXIT_OK, CommandError
-from commitbus.broker.cli.long_collections import set_aside_after_long_collections
 from commitbus.broker.cli.progress import progress_bar
 from commitbus.broker.config import BrokerConfig, ConfigError, Transport, load_config
 from commitbus.broker.log_format import set_up_logging
