@@ -16,8 +16,10 @@ it did not use hands it to the next in line.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Final, final
 
 import trio
@@ -29,6 +31,7 @@ from commitbus.commitlog.clock import Clock
 
 WAITING_POLLS_MAX: Final = 1024
 """Receivers of one group and topic; RocketMQ's bound."""
+EXPIRIES_MIN: Final = 64
 CLOCK_LOOK_S: Final = 1.0
 """The wall clock says what is visible again, and it may be set forward while all sleep."""
 
@@ -134,6 +137,16 @@ class _Line:
             self.wake(1)
 
 
+_Expiry = tuple[int, int, _Line]
+"""When a message becomes visible again, a number, and whose line is to be woken then."""
+
+
+def _counts(expiry: _Expiry) -> bool:
+    """Return whether somebody still waits in the line, and for this time."""
+    at_ms, _, line = expiry
+    return line.joined > 0 and line.next_expiry_ms == at_ms
+
+
 @final
 class LongPolling:
     """All lines. Lives on the trio thread, but for `on_arrival`."""
@@ -148,7 +161,12 @@ class LongPolling:
         self._timer_due_ms: int | None = None
         self._arrived: dict[str, int] = {}
         """New messages by topic, where somebody stands in line."""
-        self._known_ends: dict[tuple[str, int], int] = {}
+        self._known_ends: dict[str, dict[int, int]] = {}
+        """By topic and queue id."""
+        self._expiries: list[_Expiry] = []
+        """A heap."""
+        self._expiries_max = EXPIRIES_MIN
+        self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._token: trio.lowlevel.TrioToken | None = None
 
@@ -165,8 +183,9 @@ class LongPolling:
         """Wake those who wait for these messages. Called on the store's reput thread."""
         with self._lock:
             for topic, queue_id, end in arrivals:
-                known = self._known_ends.get((topic, queue_id), 0)
-                self._known_ends[topic, queue_id] = end
+                ends = self._known_ends.setdefault(topic, {})
+                known = ends.get(queue_id, 0)
+                ends[queue_id] = end
                 # Who joins from now on looks for messages before waiting, and finds these.
                 if topic in self._lines:
                     # A topic that was deleted and made again begins at 0 again.
@@ -219,8 +238,7 @@ class LongPolling:
         """Wake everybody who waits for messages of a topic that was deleted, so that they learn."""
         with self._lock:
             self._arrived.pop(topic, None)
-            for key in [key for key in self._known_ends if key[0] == topic]:
-                del self._known_ends[key]
+            self._known_ends.pop(topic, None)
         for line in self._lines.get(topic, {}).values():
             line.wake_all()
 
@@ -236,6 +254,12 @@ class LongPolling:
         if line is None or (line.next_expiry_ms is not None and line.next_expiry_ms <= at_ms):
             return
         line.next_expiry_ms = at_ms
+        heappush(self._expiries, (at_ms, next(self._numbers), line))
+        if len(self._expiries) > self._expiries_max:
+            # A line lasts as long as a receive, the time noted in it perhaps for hours.
+            self._expiries = [expiry for expiry in self._expiries if _counts(expiry)]
+            heapify(self._expiries)
+            self._expiries_max = 2 * len(self._expiries) + EXPIRIES_MIN
         if self._timer_due_ms is None or at_ms < self._timer_due_ms:
             self._changed.set()
 
@@ -255,16 +279,14 @@ class LongPolling:
 
     def _wake_expired(self, now_ms: int) -> int | None:
         """Wake a receiver of each line that is due; return when the next line is."""
-        due_ms: int | None = None
-        for groups in self._lines.values():
-            for line in groups.values():
-                at_ms = line.next_expiry_ms
-                if at_ms is None:
-                    continue
-                if at_ms <= now_ms:
-                    # Whoever wakes looks through all queues and notes the next expiry.
-                    line.next_expiry_ms = None
-                    line.wake(1)
-                elif due_ms is None or at_ms < due_ms:
-                    due_ms = at_ms
-        return due_ms
+        expiries = self._expiries
+        while expiries:
+            at_ms, _, line = expiries[0]
+            if _counts(expiries[0]):
+                if at_ms > now_ms:
+                    return at_ms
+                # Whoever wakes looks through all queues and notes the next expiry.
+                line.next_expiry_ms = None
+                line.wake(1)
+            heappop(expiries)
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from math import inf
+from typing import Any, NoReturn
 
 import pytest
 import trio
@@ -12,7 +13,12 @@ import trio.testing
 
 from commitbus.broker.messaging.deadlines import shared_deadline_s
 from commitbus.broker.messaging.errors import TooManyRequestsError
-from commitbus.broker.messaging.long_polling import WAITING_POLLS_MAX, LongPolling, Receiver
+from commitbus.broker.messaging.long_polling import (
+    EXPIRIES_MIN,
+    WAITING_POLLS_MAX,
+    LongPolling,
+    Receiver,
+)
 from commitbus.broker.store.reput import Arrival
 from commitbus.commitlog.types import QueueOffset
 
@@ -294,3 +300,42 @@ def test_arrivals_after_the_run_ended_wake_nobody() -> None:
 
     trio.run(main)
     polls.on_arrival([Arrival("T", 0, QueueOffset(1))])
+
+
+class UnwalkedLines(dict[str, Any]):
+    """The lines by topic, of which nobody may look at all."""
+
+    def values(self) -> NoReturn:
+        raise AssertionError("it looks through all lines")
+
+
+def test_an_expiry_looks_at_no_other_line() -> None:
+    """Ten thousand may wait, each in a topic of its own."""
+
+    async def scenario(line: Line, nursery: trio.Nursery, clock: trio.testing.MockClock) -> None:
+        line.polls._lines = UnwalkedLines()
+        for number in range(50):
+            nursery.start_soon(line.receive, f"{number}", "G", f"T{number}")
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(50):
+            line.polls.note_expiry("G", f"T{number}", line.clock.now_ms() + 1_000 * (50 - number))
+        for number in range(49, 39, -1):
+            await trio.testing.wait_all_tasks_blocked()
+            clock.jump(1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert line.woken[-1] == f"{number}"
+
+    run(scenario)
+
+
+def test_times_of_receivers_that_are_gone_do_not_pile_up() -> None:
+    """A time may be hours away, and each receive notes one."""
+
+    async def scenario(line: Line, _: trio.Nursery, __: trio.testing.MockClock) -> None:
+        for number in range(1_000):
+            receiver = line.polls.join("G", "T", 1)
+            line.polls.note_expiry("G", "T", line.clock.now_ms() + 3_600_000 + number)
+            receiver.leave()
+        assert len(line.polls._expiries) <= 2 * EXPIRIES_MIN
+
+    run(scenario)
