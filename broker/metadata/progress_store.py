@@ -161,30 +161,39 @@ def load(database: Database, path: Path, holdings: Holdings | None = None) -> Sa
         raise StateFileError(path, f"it is damaged: {error}") from error
     if header is None or not all(_is_count(number) for number in header):
         raise StateFileError(path, "the journal's row is damaged")
-    items = [_item(path, ProgressRow(*row), holdings) for row in rows]
+    # Each group and topic once in memory, not once for each queue.
+    names: dict[str, str] = {}
+    items = [_item(path, ProgressRow(*row), names, holdings) for row in rows]
     next_key_id = max([header[3], *(progress.key_id + 1 for _, progress in items)])
     return SavedProgress(items, JournalMark(*header[:3]), next_key_id)
 
 
-def _item(path: Path, row: ProgressRow, holdings: Holdings | None) -> tuple[Key, QueueProgress]:
-    progress = QueueProgress(row.next_offset, key_id=row.key_id, holdings=holdings)
-    progress.sequence = row.sequence
+def _item(
+    path: Path, row: ProgressRow, names: dict[str, str], holdings: Holdings | None
+) -> tuple[Key, QueueProgress]:
+    key_id, group, topic, queue_id, _, next_offset, sequence, in_flight = row
+    progress = QueueProgress(next_offset, key_id=key_id, holdings=holdings)
+    progress.sequence = sequence
     try:
         _check_types(row)
-        progress.restore(unpack_in_flight(row.in_flight, row.next_offset))
+        if in_flight:
+            progress.restore(unpack_in_flight(in_flight, next_offset))
     except ValueError as error:
-        what = f"group {row.consumer_group}, topic {row.topic}, queue {row.queue_id}"
+        what = f"group {group}, topic {topic}, queue {queue_id}"
         raise StateFileError(path, f"the row of {what} is damaged: {error}") from error
-    return (row.consumer_group, row.topic, row.queue_id), progress
+    return (names.setdefault(group, group), names.setdefault(topic, topic), queue_id), progress
 
 
 def _check_types(row: ProgressRow) -> None:
     """Check what SQLite does not: any column may hold a value of any type."""
-    if not all(isinstance(name, str) for name in (row.consumer_group, row.topic)):
+    key_id, group, topic, queue_id, _, next_offset, sequence, in_flight = row
+    if not (isinstance(group, str) and isinstance(topic, str)):
         raise _RowError("a name is no text")
-    if not all(map(_is_count, (row.key_id, row.queue_id, row.next_offset, row.sequence))):
+    if not (
+        _is_count(key_id) and _is_count(queue_id) and _is_count(next_offset) and _is_count(sequence)
+    ):
         raise _RowError("a number is none, or negative")
-    if not isinstance(row.in_flight, bytes):
+    if not isinstance(in_flight, bytes):
         raise _RowError("in_flight is no blob")
 
 
