@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 MOVED_OFFSETS: Final = 16
 """Looked at with each change while stale notes are dropped, beside twice what the change adds."""
 
+REPLACED_OFFSETS_MAX: Final = 1_024
+"""With fewer offsets noted, all are noted anew at once: 100 us."""
+
 _Note = tuple[int, int, tuple[int, ...]]
 """Invisible until, first offset, offsets."""
 
@@ -53,10 +56,13 @@ class Expiries:
         """Drop a few stale notes if they are the larger part; called after each change."""
         if self._old:
             self._move(MOVED_OFFSETS + further)
-        elif self._noted > 1.5 * len(self._in_flight) + 32:
+        elif self._noted > 2 * len(self._in_flight) + 64:
             # With an invisible time of hours, stale ones would otherwise pile up for hours.
-            self._old, self._heap = self._heap, []
-            self._move(MOVED_OFFSETS + further)
+            if self._noted <= REPLACED_OFFSETS_MAX:
+                self.restore()
+            else:
+                self._old, self._heap = self._heap, []
+                self._move(MOVED_OFFSETS + further)
 
     def restore(self) -> None:
         """Note everything in flight anew."""
