@@ -11,6 +11,7 @@ from tests.broker.matrix import (  # noqa: F401 - see above
     offsets,
     operators,
     operators_v2,
+    progress_waits,
     receives,
     routes,
     sends,
