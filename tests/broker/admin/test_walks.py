@@ -131,7 +131,12 @@ def test_an_answer_looks_at_progress_on_another_thread(
         table, own = running.context.progress, threading.get_ident()
         walks: list[int] = []
         items = table.items
-        monkeypatch.setattr(table, "items", lambda: (walks.append(1), items())[1])
+
+        def counted_items() -> object:
+            walks.append(1)
+            return items()
+
+        monkeypatch.setattr(table, "items", counted_items)
         with looks_of(monkeypatch) as looks:
             answer = ask(running.context)
             if isawaitable(answer):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commitbus.broker.metadata import offset_mirror
+from commitbus.broker.metadata import consumer_offsets, offset_mirror
 from commitbus.broker.metadata.documents import format_document, parse_document
 from commitbus.broker.metadata.progress_table import ProgressTable
 
@@ -31,7 +31,7 @@ def test_only_what_changed_is_made_anew(
     """For 400,000 queues of groups, all of it took 3 s each time."""
     table = open_table(tmp_path)
     made: list[tuple[str, str]] = []
-    format_queues = offset_mirror.format_queues
+    format_queues = consumer_offsets.format_queues
 
     def noting(group: str, topic: str, offsets: Any) -> str:
         made.append((group, topic))

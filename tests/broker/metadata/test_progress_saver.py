@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from struct import pack
 
 import pytest
 
@@ -44,15 +45,15 @@ def test_changes_go_on_while_much_in_flight_is_packed(
     for start in range(0, MESSAGES, 1_000):
         lease = Lease(1, 100, "c", auto_renew=True)
         table.deliver(progress, range(start, start + 1_000), lease, next_offset=start + 1_000)
-    pack, changed, asked = progress_store.pack, threading.Event(), threading.Event()
+    changed, asked = threading.Event(), threading.Event()
     late: list[str] = []
 
-    def pack_after_a_change(*arguments: object) -> bytes:
+    def pack_after_a_change(layout: str, *values: object) -> bytes:
         asked.set()
         if not changed.wait(5):
             late.append("a change waited for the packing")
         changed.clear()
-        return pack(*arguments)
+        return pack(layout, *values)
 
     def change() -> None:
         for round_ in range(6):

@@ -16,12 +16,19 @@ from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.rpc.shares import CallLimits, CallShares, ConnectionCalls, share_address
 
 
-def method(**options: bool) -> Method:
+def method(*, is_for_operators: bool = False, lasts: bool = False) -> Method:
     def handler(*_: object) -> Any:
         raise AssertionError
 
     types = (pb.RecallMessageRequest, pb.RecallMessageResponse)
-    return Method("/test.Any/Ask", MethodKind.UNARY, *types, handler, **options)
+    return Method(
+        "/test.Any/Ask",
+        MethodKind.UNARY,
+        *types,
+        handler,
+        is_for_operators=is_for_operators,
+        lasts=lasts,
+    )
 
 
 ORDINARY, OPERATORS, LASTING = method(), method(is_for_operators=True), method(lasts=True)

@@ -86,7 +86,7 @@ def count(_: object, __: Call) -> Any:
     return pb.RecallMessageResponse(message_id=str(parked))
 
 
-def method(name: str, kind: MethodKind, handler: Any, **options: bool) -> Method:
+def method(name: str, kind: MethodKind, handler: Any, **options: Any) -> Method:
     types = (pb.RecallMessageRequest, pb.RecallMessageResponse)
     return Method(f"/test.Abused/{name}", kind, *types, handler, MAX_MESSAGE_BYTES, **options)
 

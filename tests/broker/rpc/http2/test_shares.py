@@ -219,6 +219,7 @@ def test_operators_connect_when_all_connections_are_taken(start_abused: Start) -
     """Whoever comes then may make operators' calls only, and makes room when it is idle."""
     server = start_abused(connections_max=6, operator_connections=2)
     first = [server.connect(address=f"127.0.0.{index % 3 + 2}") for index in range(5)]
+    late = first[0]
     for _ in range(10):
         late = server.connect(address="127.0.0.9")
         assert late.status_of(opened(late, "Park")) == StatusCode.RESOURCE_EXHAUSTED
