@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from commitbus.broker.admin.methods import admin_methods
 from commitbus.broker.admin.v2.methods import admin_v2_methods
+from commitbus.broker.config import BrokerConfig
 from commitbus.broker.messaging.methods import messaging_methods
 from commitbus.broker.rpc.call import RpcError
 from commitbus.broker.rpc.health import Health
@@ -118,7 +120,7 @@ def test_which_calls_are_operators_and_which_last() -> None:
     check, watch = Health([]).methods()
     assert (check.is_for_operators, check.lasts) == (True, False)
     assert (watch.is_for_operators, watch.lasts) == (False, True)
-    context: Any = None
+    context: Any = MagicMock(config=BrokerConfig())
     messaging = messaging_methods(context)
     assert [each.path.rpartition("/")[2] for each in messaging if each.lasts] == ["Telemetry"]
     assert not any(each.is_for_operators for each in messaging)
