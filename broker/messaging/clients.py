@@ -23,6 +23,9 @@ IDLE_S: Final = 120.0
 DISCONNECT_GRACE_S: Final = 15.0
 """A client whose streams broke is gone sooner; heartbeats come every 10 s if it lives."""
 CLIENTS_MAX: Final = 100_000
+CLIENTS_BYTES_MAX: Final = 64 * 1024 * 1024
+"""All clients together, about, without their introductions. Beyond this or `CLIENTS_MAX` those that
+have no stream open are forgotten, the one heard of longest ago first."""
 CLIENT_ID_LENGTH_MAX: Final = 1024
 """Official clients need about 60. It is kept with every message in flight."""
 INTRODUCTIONS_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -32,6 +35,8 @@ LOOKED_AT: Final = 1_000
 HOSTNAME_LENGTH_MAX: Final = 255
 WORD_LENGTH_MAX: Final = 64
 """For the name of a language, or a version. More is cut off."""
+_CLIENT_BYTES: Final = 500
+"""What a client takes beside its texts."""
 _ENTRY_BYTES: Final = 256
 """What a topic that a client names takes beside its text."""
 
@@ -102,6 +107,12 @@ class Client:
     gone_at_s: float = 0.0
     """On the monotonic clock: a step of the wall clock says nothing about who lives."""
 
+    @property
+    def size_bytes(self) -> int:
+        """Return how much memory it takes, about, without its introduction."""
+        texts = len(self.client_id) + len(self.language) + len(self.version) + len(self.peer)
+        return texts + _CLIENT_BYTES
+
 
 @final
 class ClientRegistry:
@@ -109,9 +120,11 @@ class ClientRegistry:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # In order of the last call: the idle ones come first.
         self._clients: dict[str, Client] = {}
-        self._introductions_bytes = 0
+        # Those without a stream, in order of the last call.
+        self._silent: dict[str, Client] = {}
+        self._by_group: dict[str, dict[str, Client]] = {}
+        self._bytes = self._introductions_bytes = 0
 
     def __len__(self) -> int:
         """Return how many clients are alive."""
@@ -127,7 +140,7 @@ class ClientRegistry:
 
     def consumers(self, group: str) -> list[Client]:
         """Return the clients that consume in a group."""
-        return [client for client in self._clients.values() if client.group == group]
+        return list(self._by_group.get(group, {}).values())
 
     def seen(self, call: Call) -> Client:
         """Note a call and return the client it came from.
@@ -136,24 +149,53 @@ class ClientRegistry:
             ClientIdRequiredError: the call has no usable client id.
         """
         client_id = call.client_id
-        client = self._clients.pop(client_id, None)
+        client = self._clients.get(client_id)
         if client is None:
-            client = Client(
-                client_id_of(call),
-                language=call.metadata.get(LANGUAGE_HEADER, "")[:WORD_LENGTH_MAX],
-                version=call.metadata.get("x-mq-client-version", "")[:WORD_LENGTH_MAX],
-                peer=call.peer,
-                since_ms=self._clock.now_ms(),
-            )
-            if len(self._clients) >= CLIENTS_MAX:
-                self.remove(next(iter(self._clients)))
-        self._clients[client_id] = client
+            client = self._add(call)
+        if not client.streams:
+            self._silent.pop(client_id, None)
+            self._silent[client_id] = client
         client.gone_at_s = self._clock.monotonic_s() + IDLE_S
         return client
+
+    def _add(self, call: Call) -> Client:
+        client = Client(
+            client_id_of(call),
+            language=call.metadata.get(LANGUAGE_HEADER, "")[:WORD_LENGTH_MAX],
+            version=call.metadata.get("x-mq-client-version", "")[:WORD_LENGTH_MAX],
+            peer=call.peer,
+            since_ms=self._clock.now_ms(),
+        )
+        self._bytes += client.size_bytes
+        while self._silent and (
+            len(self._clients) >= CLIENTS_MAX or self._bytes > CLIENTS_BYTES_MAX
+        ):
+            self.remove(next(iter(self._silent)))
+        self._clients[client.client_id] = client
+        return client
+
+    def consumes(self, client: Client, group: str, kind: pb.ClientType) -> None:
+        """Note in which group a client consumes, and as what."""
+        client.kind = kind
+        if client.group == group:
+            return
+        self._leave_group(client)
+        client.group = group
+        if self._clients.get(client.client_id) is client:
+            self._by_group.setdefault(group, {})[client.client_id] = client
+
+    def _leave_group(self, client: Client) -> None:
+        members = self._by_group.get(client.group, {})
+        if members.get(client.client_id) is client:
+            del members[client.client_id]
+            if not members:
+                del self._by_group[client.group]
 
     def stream_began(self, client: Client) -> None:
         """Note a call that lasts: until its end the client is alive."""
         client.streams += 1
+        if self._silent.get(client.client_id) is client:
+            del self._silent[client.client_id]
 
     def stream_ended(self, client: Client, idle_after_s: float) -> None:
         """Note the end of such a call.
@@ -165,6 +207,8 @@ class ClientRegistry:
         """
         client.streams -= 1
         client.gone_at_s = self._clock.monotonic_s() + idle_after_s
+        if not client.streams and self._clients.get(client.client_id) is client:
+            self._silent[client.client_id] = client
 
     @contextmanager
     def streaming(self, client: Client, *, idle_after_s: float = IDLE_S) -> Iterator[None]:
@@ -203,6 +247,9 @@ class ClientRegistry:
         """Forget a client that said goodbye; return it if it was known."""
         client = self._clients.pop(client_id, None)
         if client is not None:
+            self._silent.pop(client_id, None)
+            self._bytes -= client.size_bytes
+            self._leave_group(client)
             self._forget_introduction(client)
         return client
 

@@ -153,10 +153,11 @@ def heartbeat(
     if request.client_type != pb.CLIENT_TYPE_UNSPECIFIED:
         client.kind = request.client_type
     if request.client_type not in {pb.CLIENT_TYPE_UNSPECIFIED, pb.PRODUCER}:
-        client.group = group_name(request.group)
-        context.client_groups.note_use(client.group)
-        if context.metadata.group(client.group) is None:
-            return _heartbeat_of_new_group(context, client.group)
+        name = group_name(request.group)
+        context.clients.consumes(client, name, request.client_type)
+        context.client_groups.note_use(name)
+        if context.metadata.group(name) is None:
+            return _heartbeat_of_new_group(context, name)
     return pb.HeartbeatResponse(status=ok())
 
 
@@ -207,7 +208,7 @@ async def _merged(context: MessagingContext, client: Client, settings: pb.Settin
             topic = known_topic_name(entry.topic)
             wanted[topic] = Subscription(entry.expression.type, entry.expression.expression)
         group = await context.group(name)
-        client.group, client.kind = name, settings.client_type
+        context.clients.consumes(client, name, settings.client_type)
         _introduce(context, client, settings, subscriptions=wanted)
         _set_subscription(merged, group)
     else:

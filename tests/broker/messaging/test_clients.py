@@ -182,3 +182,56 @@ def test_the_evicted_client_takes_its_introduction_along(monkeypatch: pytest.Mon
         client = registry.seen(call(name))
         registry.introduced(client, Introduction(1, "", ("a topic",)))
         assert client.introduction.published == ("a topic",)
+
+
+def test_a_client_with_a_stream_is_not_pushed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever invents a hundred thousand ids takes nobody's place who is at work."""
+    monkeypatch.setattr(module, "CLIENTS_MAX", 3)
+    registry = ClientRegistry(Clock())
+    at_work = registry.seen(call("at work"))
+    with registry.streaming(at_work):
+        for number in range(10):
+            registry.seen(call(str(number)))
+        assert registry.get("at work") is at_work
+        assert len(registry) == 3
+    for number in range(10):
+        registry.seen(call(str(number)))
+    assert registry.get("at work") is None
+    assert registry._silent.keys() == registry._clients.keys()
+
+
+def test_what_clients_say_of_themselves_takes_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Headers may have 16 KB; of ids there is room for as many as fit."""
+    monkeypatch.setattr(module, "CLIENTS_BYTES_MAX", 10_000)
+    registry = ClientRegistry(Clock())
+    long = {"x-mq-language": "x" * 16_000, "x-mq-client-version": "y" * 16_000}
+    for number in range(100):
+        name = f"{number:01000}"
+        client = registry.seen(Call("", {"x-mq-client-id": name, **long}, "[::1]:5", None, None))
+        assert (len(client.language), len(client.version)) == (64, 64)
+    assert 5 <= len(registry) <= 10
+    assert registry._bytes <= 10_000
+    for client in list(registry.all()):
+        registry.remove(client.client_id)
+    assert registry._bytes == 0
+
+
+def test_the_consumers_of_a_group_are_known_without_a_look_at_others() -> None:
+    """Also after they have changed it, left, or come again under the same id."""
+    registry = ClientRegistry(Clock())
+    first, second, other = (registry.seen(call(name)) for name in ("a", "b", "c"))
+    for client, group in ((first, "G"), (second, "G"), (other, "H"), (second, "G")):
+        registry.consumes(client, group, pb.SIMPLE_CONSUMER)
+    assert registry.consumers("G") == [first, second]
+    registry.consumes(second, "H", pb.PUSH_CONSUMER)
+    assert (registry.consumers("G"), second.kind) == ([first], pb.PUSH_CONSUMER)
+    registry.remove("a")
+    again = registry.seen(call("a"))
+    registry.consumes(first, "H", pb.SIMPLE_CONSUMER)
+    registry.consumes(again, "G", pb.SIMPLE_CONSUMER)
+    assert (registry.consumers("G"), registry.consumers("H")) == ([again], [other, second])
+    for name in "abc":
+        registry.remove(name)
+    assert registry._by_group == {}
