@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import final
@@ -79,6 +79,8 @@ class ConsumeQueueStore:
         self._lock = threading.Lock()
         self.changes = ChangedQueues(directory, file_size, self._table, self._lock, file_system)
         """For checkpoints: makes durable what has changed."""
+        # Topics whose queues are being removed, and up to which offset.
+        self._removing: dict[str, PhysicalOffset] = {}
         self.begun: list[tuple[str, int]] = []
         """Queues that `put` has begun, in order; for the start, which clears it."""
         # While a note changes, of queue ends or of deleted topics; taken before `_lock`.
@@ -342,8 +344,18 @@ class ConsumeQueueStore:
             end, queue_ends = log_end()
             # First the note: what a crash leaves of the queues is then removed at the next start.
             # It waits for the disk, so without the lock that the next messages need.
-            self.deleted.note(topic, end, queue_ends)
-            self._remove_topic(topic, end)
+            deletion = self.deleted.write(topic, end, queue_ends)
+            with self._lock:
+                # From here on reput passes over what is before it: a message behind must not meet
+                # a queue that lacks those.
+                if deletion is not None:
+                    self.deleted.count(topic, deletion)
+                self._removing[topic] = end
+            try:
+                self._remove_topic(topic, end)
+            finally:
+                with self._lock:
+                    del self._removing[topic]
             with suppress(DiskFullError):
                 self._ends.forget(topic)
 
@@ -361,6 +373,13 @@ class ConsumeQueueStore:
                 and not self._file_system.list_names(path)
             ):
                 self._file_system.remove(path)
+
+    def _remove_first(self, keys: Iterable[tuple[str, int]]) -> None:
+        """Remove those of these queues that a deletion has not come to yet."""
+        for topic, queue_id in keys:
+            before = self._removing.get(topic)
+            if before is not None:
+                self._remove_queue(topic, queue_id, before)
 
     def _remove_queue(self, topic: str, queue_id: int, before: PhysicalOffset) -> None:
         queue = self._table.get(topic, queue_id)
@@ -424,6 +443,8 @@ class ConsumeQueueStore:
 
     def _put(self, requests: Sequence[DispatchRequest]) -> None:
         queues, deleted = self._table.awake, self.deleted
+        if self._removing:
+            self._remove_first({request[2:4] for request in requests})
         if deleted:
             requests = [request for request in requests if not deleted.hides(request)]
         for request in requests:
@@ -444,6 +465,8 @@ class ConsumeQueueStore:
 
     def _put_columns(self, columns: DispatchColumns) -> None:
         deleted = self.deleted or None
+        if self._removing:
+            self._remove_first({(topic, queue_id) for topic, queue_id, _, _ in columns.queues})
         for topic, queue_id, queue_offsets, units in columns.queues:
             if deleted is not None and (before := deleted.before(topic)):
                 hidden = sum(offset < before for offset, *_ in UNIT.iter_unpack(units))

@@ -115,7 +115,19 @@ class DeletedTopics:
     def note(
         self, topic: str, before: PhysicalOffset, queue_ends: Mapping[int, QueueOffset]
     ) -> None:
-        """Note a deletion, durably. One without queue ends needs no note.
+        """Note a deletion, durably, and let it count. Raises as `write`."""
+        deletion = self.write(topic, before, queue_ends)
+        if deletion is not None:
+            self.count(topic, deletion)
+
+    def count(self, topic: str, deletion: Deletion) -> None:
+        """Let a deletion count that was written."""
+        self._deletions[topic] = deletion
+
+    def write(
+        self, topic: str, before: PhysicalOffset, queue_ends: Mapping[int, QueueOffset]
+    ) -> Deletion | None:
+        """Note a deletion, durably; it does not count yet. None without queue ends: no need to.
 
         Raises:
             DiskFullError: There is no room; nothing is changed.
@@ -125,14 +137,14 @@ class DeletedTopics:
                 tells. Never try again.
         """
         if not queue_ends:
-            return
+            return None
         is_long = self._file.lines > 2 * len(self._deletions) + _SPARE_LINES
         if self._is_changed or is_long or self._file.needs_replace or not self._file.exists():
             # As it was before: whichever of both files a power cut leaves, it says the same.
             self.save()
         deletion = Deletion(before, dict(queue_ends))
         self._file.append(_entry(topic, deletion))
-        self._deletions[topic] = deletion
+        return deletion
 
     def settle(self, begin: PhysicalOffset, end: PhysicalOffset) -> bool:
         """Fit the deletions to where the log begins and ends, in memory only.

@@ -203,9 +203,8 @@ class MessageStore(StoreReader):
             file_system.make_directories(directory / NOTES)
             ownership.mark_in_use()
             parts = open_parts(
-                directory, config,
-                clock=clock, file_system=file_system, is_clean=is_clean, undo=undo,
-            )  # fmt: skip
+                directory, config, clock=clock, file_system=file_system, clean=is_clean, undo=undo
+            )
             with _refusal_named(directory / CHECKPOINT_NAME):
                 checkpoint_file = CheckpointFile(directory, file_system)
             undo.callback(checkpoint_file.close)
@@ -247,7 +246,7 @@ class MessageStore(StoreReader):
         check_directory(directory, file_system, may_be_new=False)
         with ExitStack() as undo:
             parts = open_parts(
-                directory, config, clock=clock, file_system=file_system, is_clean=None, undo=undo
+                directory, config, clock=clock, file_system=file_system, clean=None, undo=undo
             )
             find_end(parts.log, directory, file_system)
             parts.queues.delete_before(parts.log.min_offset)

@@ -475,9 +475,7 @@ def _derive(
 ) -> None:
     """Make queues, index, watermark and checkpoint from the new log."""
     with ExitStack() as undo:
-        parts = open_parts(
-            out, config, clock=clock, file_system=file_system, is_clean=True, undo=undo
-        )
+        parts = open_parts(out, config, clock=clock, file_system=file_system, clean=True, undo=undo)
         checkpoint_file = CheckpointFile(out, file_system)
         undo.callback(checkpoint_file.close)
         recover(

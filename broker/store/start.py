@@ -83,19 +83,19 @@ def open_parts(
     *,
     clock: Clock,
     file_system: FileSystem,
-    is_clean: bool | None,
+    clean: bool | None,
     undo: ExitStack,
 ) -> StoreParts:
     """Open the files, in the sizes they have; `undo` closes them should the start fail later.
 
-    `is_clean`: whether the last writer closed the store; None to open it for reading.
+    `clean`: whether the last writer closed the store; None to open it for reading.
 
     Raises:
         NotAStoreError: A file is none of a store's.
         StoreDamagedError: A file is missing between others.
         OSError: A file cannot be opened.
     """
-    config, writable = sizes_on_disk(store, config, file_system), is_clean is not None
+    config, writable = sizes_on_disk(store, config, file_system), clean is not None
     log = CommitLog(
         store / LOG,
         config.log_file_bytes,
@@ -114,10 +114,10 @@ def open_parts(
         open_files_max=quarter_of_descriptors(_OPEN_FILES_MAX),
     )
     undo.callback(queues.close)
-    if is_clean is None:
+    if clean is None:
         queues.load()
     else:
-        queues.load(_queues_flushed_to(store, file_system), is_clean=is_clean)
+        queues.load(_queues_flushed_to(store, file_system), is_clean=clean)
     index = IndexService(
         store / INDEX,
         slot_count=config.index_slots,

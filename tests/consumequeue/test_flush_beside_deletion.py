@@ -62,19 +62,45 @@ def test_messages_are_put_while_a_deletion_is_made_durable(
     store.put([message(0, 0, topic="T"), message(1, 0, topic="U")])
     later = [message(2, 1, topic="T"), message(3, 1, topic="U")]
     putting = threading.Thread(target=store.put, args=(later,), daemon=True)
-    note = DeletedTopics.note
+    write = DeletedTopics.write
     is_over: list[bool] = []
 
-    def note_slowly(self: DeletedTopics, *arguments: Any) -> None:
+    def write_slowly(self: DeletedTopics, *arguments: Any) -> Any:
         putting.start()
         putting.join(10)
         is_over.append(not putting.is_alive())
-        note(self, *arguments)
+        return write(self, *arguments)
 
-    monkeypatch.setattr(DeletedTopics, "note", note_slowly)
+    monkeypatch.setattr(DeletedTopics, "write", write_slowly)
     store.delete_topic("T", lambda: (PhysicalOffset(later[0].physical_offset), {0: QueueOffset(1)}))
     assert is_over == [True]
     queue = store.queue("T", 0)
     assert queue is not None
     assert (queue.min_offset, queue.max_offset) == (1, 2)
+    store.close()
+
+
+@pytest.mark.parametrize("comes_during", ["write", "_remove_topic"])
+def test_messages_of_which_earlier_ones_were_not_dispatched_before_the_deletion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_during: str
+) -> None:
+    """Reput passes over those that the deletion takes; the next one begins the queue anew."""
+    store = ConsumeQueueStore(tmp_path / "cq", 200, file_system=RealFileSystem())
+    store.load()
+    store.put([message(0, 0, topic="T"), message(1, 0, topic="U")])
+    late = [message(2, 1, topic="T"), message(3, 2, topic="T"), message(4, 3, topic="T")]
+    owner = DeletedTopics if comes_during == "write" else ConsumeQueueStore
+    original = getattr(owner, comes_during)
+
+    def put_first(self: Any, *arguments: Any) -> Any:
+        store.put(late[:1] if comes_during == "write" else late)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(owner, comes_during, put_first)
+    end = PhysicalOffset(late[2].physical_offset)
+    store.delete_topic("T", lambda: (end, {0: QueueOffset(3)}))
+    store.put(late)
+    queue = store.queue("T", 0)
+    assert queue is not None
+    assert (queue.min_offset, queue.max_offset) == (3, 4)
     store.close()

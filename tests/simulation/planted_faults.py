@@ -56,7 +56,7 @@ def _deletion_fails_the_flush(patch: pytest.MonkeyPatch) -> None:
 
 @bug("the deletion of a topic is not noted", hunt=with_themes(Theme.DELETED_TOPICS))
 def _deletion_not_noted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DeletedTopics, "note", lambda *_: None)
+    patch.setattr(DeletedTopics, "write", lambda *_: None)
 
 
 # Pages that cannot be read
