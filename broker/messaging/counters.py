@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeVar, final
+from typing import Final, TypeVar, final
+
+COUNTED_MAX: Final = 100_000
+"""Pairs of group and topic that are counted for themselves. Clients name both."""
+OTHERS: Final = ("(others)", "(others)")
+"""Group and topic under which further ones are counted. No name has a parenthesis."""
 
 _V = TypeVar("_V")
 
@@ -32,6 +37,11 @@ class Pairs(dict[tuple[str, str], _V]):
         """By group."""
         self._groups: dict[str, set[str]] = {}
         """By topic."""
+
+    def key(self, group: str, topic: str) -> tuple[str, str]:
+        """Return under what a pair is counted."""
+        key = group, topic
+        return OTHERS if len(self) >= COUNTED_MAX and key not in self else key
 
     def begin(self, group: str, topic: str, value: _V) -> _V:
         """Set the value of a pair that has none, and return it."""
@@ -95,7 +105,8 @@ class Counters:
         """Count messages that were handed out."""
         traffic = self.received.get((group, topic))
         if traffic is None:
-            traffic = self.received.begin(group, topic, Traffic())
+            key = self.received.key(group, topic)
+            traffic = self.received.get(key) or self.received.begin(*key, Traffic())
         traffic.add(messages, size_bytes)
         self.messages_out += messages
         self.received_lately[group] = self.received_lately.get(group, 0) + messages
@@ -118,8 +129,8 @@ class Counters:
 
 
 def _add(counters: Pairs[int], group: str, topic: str, count: int) -> None:
-    key = group, topic
+    key = counters.key(group, topic)
     if key in counters:
         counters[key] += count
     else:
-        counters.begin(group, topic, count)
+        counters.begin(*key, count)
