@@ -26,8 +26,8 @@ class Questions:
     """The questions that clients have not answered yet. Lives on the trio thread."""
 
     def __init__(self) -> None:
-        self._waiting: dict[tuple[str, str], trio.MemorySendChannel[pb.TelemetryCommand]] = {}
-        """By client id and nonce: nobody else's answer counts."""
+        self._waiting: dict[str, dict[str, trio.MemorySendChannel[pb.TelemetryCommand]]] = {}
+        """By client id, then by nonce: nobody else's answer counts."""
 
     async def ask(
         self, client: Client, question: Question, *, timeout_s: float = ANSWER_S_MAX
@@ -41,9 +41,8 @@ class Questions:
         if client.send is None:
             raise ClientNotConnectedError(client.client_id)
         nonce = secrets.token_hex(_NONCE_BYTES)
-        key = client.client_id, nonce
         answered, answer = trio.open_memory_channel[pb.TelemetryCommand](1)
-        self._waiting[key] = answered
+        self._waiting.setdefault(client.client_id, {})[nonce] = answered
         try:
             with trio.fail_after(timeout_s):
                 await client.send(question(nonce))
@@ -53,15 +52,24 @@ class Questions:
         except (trio.EndOfChannel, RpcError):
             raise ClientNotConnectedError(client.client_id) from None
         finally:
-            self._waiting.pop(key, None)
+            self._taken(client, nonce)
+
+    def _taken(
+        self, client: Client, nonce: str
+    ) -> trio.MemorySendChannel[pb.TelemetryCommand] | None:
+        waiting = self._waiting.get(client.client_id, {})
+        found = waiting.pop(nonce, None)
+        if found is not None and not waiting:
+            del self._waiting[client.client_id]
+        return found
 
     def answered(self, client: Client, nonce: str, answer: pb.TelemetryCommand) -> None:
         """Hand an answer to who asked; one that nobody waits for is dropped."""
-        waiting = self._waiting.pop((client.client_id, nonce), None)
+        waiting = self._taken(client, nonce)
         if waiting is not None:
             waiting.send_nowait(answer)
 
     def disconnected(self, client: Client) -> None:
         """Tell those who wait for this client that it will not answer."""
-        for key in [key for key in self._waiting if key[0] == client.client_id]:
-            self._waiting.pop(key).close()
+        for waiting in self._waiting.pop(client.client_id, {}).values():
+            waiting.close()

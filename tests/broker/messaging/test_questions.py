@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from time import thread_time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import trio
 import trio.testing
 
 from commitbus.broker.messaging.errors import ClientNotConnectedError, ClientSilentError
-from commitbus.broker.messaging.questions import ANSWER_S_MAX
+from commitbus.broker.messaging.questions import ANSWER_S_MAX, Questions
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
@@ -157,3 +159,16 @@ def test_the_newest_stream_of_a_client_is_asked(run: Run) -> None:
             new.hang_up()
 
     run(scenario)
+
+
+def test_the_end_of_a_stream_takes_no_look_at_questions_to_others() -> None:
+    """Any caller may let thousands of questions wait, and end as many streams."""
+    questions = Questions()
+    channel, _ = trio.open_memory_channel[pb.TelemetryCommand](1)
+    for number in range(5000):
+        questions._waiting[f"c{number}"] = {"nonce": channel}
+    gone: Any = SimpleNamespace(client_id="gone")
+    begin = thread_time()
+    for _ in range(1000):
+        questions.disconnected(gone)
+    assert thread_time() - begin < 0.1
