@@ -73,8 +73,8 @@ class _Caller:
 class WorkerLines:
     """Threads for one kind of work. Lives on the trio thread; each step takes constant time."""
 
-    def __init__(self, share: Share, *, waiting_max: int = WAITING_MAX) -> None:
-        self._share, self._waiting_max = share, waiting_max
+    def __init__(self, share: Share) -> None:
+        self._share = share
         self._free = share.threads
         self._limiter = trio.CapacityLimiter(share.threads)
         self._addresses: dict[str, _Address] = {}
@@ -121,7 +121,7 @@ class WorkerLines:
         return caller
 
     async def _wait(self, caller: _Caller) -> None:
-        if len(caller.waiting) >= self._waiting_max:
+        if len(caller.waiting) >= WAITING_MAX:
             raise TooManyRequestsError(
                 f"{len(caller.waiting)} calls of this connection wait for a worker already"
             )

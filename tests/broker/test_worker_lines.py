@@ -107,9 +107,10 @@ async def test_lines_have_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @in_trio
-async def test_a_line_has_an_end() -> None:
+async def test_a_line_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond it the caller is refused, and nobody else."""
-    stage = Stage(WorkerLines(Share(1, 1, 1), waiting_max=2))
+    monkeypatch.setattr(worker_lines, "WAITING_MAX", 2)
+    stage = Stage(WorkerLines(Share(1, 1, 1)))
     async with trio.open_nursery() as nursery:
         for _ in range(3):
             nursery.start_soon(stage.work, GREEDY[0])
@@ -125,7 +126,7 @@ async def test_a_line_has_an_end() -> None:
 @in_trio
 async def test_who_hangs_up_leaves_the_line() -> None:
     """Work that has begun is waited for; nothing is left behind."""
-    stage = Stage(WorkerLines(Share(1, 1, 1), waiting_max=2))
+    stage = Stage(WorkerLines(Share(1, 1, 1)))
     async with trio.open_nursery() as nursery:
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as inner:
@@ -171,7 +172,7 @@ class Crowd:
     """Random callers that work, fail and hang up."""
 
     def __init__(self, share: Share) -> None:
-        self.lines = WorkerLines(share, waiting_max=5)
+        self.lines = WorkerLines(share)
         self.threads, self.random = share.threads, Random(5)  # noqa: S311 - nothing secret
         self.peak = Counter[str]()
 
@@ -213,6 +214,7 @@ async def test_whatever_happens_the_shares_hold_and_nothing_is_left(
     """All of each share is used, and no more."""
     share = Share(4, 3, 2)
     crowd = Crowd(share)
+    monkeypatch.setattr(worker_lines, "WAITING_MAX", 5)
     monkeypatch.setattr(trio.to_thread, "run_sync", crowd.run_sync)
     async with trio.open_nursery() as nursery:
         for _ in range(3000):

@@ -40,6 +40,16 @@ async def queried(stage: Stage) -> pb.QueryOffsetRequest:
     return request
 
 
+@cell(QUERY, pb.TOO_MANY_REQUESTS)
+async def too_much_work(stage: Stage) -> Any:
+    """Too much work of the connection waits for a thread already: reads, or filters."""
+    request = await good_request(stage, QUERY)
+    request.query_offset_policy = pb.TIMESTAMP
+    request.timestamp.seconds = 1
+    stage.no_workers()
+    return request
+
+
 @cell(UPDATE, pb.CONSUMER_GROUP_NOT_FOUND)
 async def group_unknown(stage: Stage) -> Any:
     """There is no such group."""

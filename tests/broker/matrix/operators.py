@@ -213,6 +213,14 @@ async def misnamed_message(_stage: Stage) -> Any:
     return pb.GetMessageRequest(offset_id="none")
 
 
+@cell(QUERY, StatusCode.RESOURCE_EXHAUSTED)
+async def too_much_work(stage: Stage) -> Any:
+    """Too much work of the connection waits for a thread already."""
+    request = await good_request(stage, QUERY)
+    stage.no_workers()
+    return request
+
+
 @cell(QUERY, StatusCode.INVALID_ARGUMENT)
 async def empty_key(stage: Stage) -> Any:
     """The key is empty."""

@@ -75,6 +75,16 @@ async def too_many_filters(stage: Stage, path: str) -> Any:
     return request
 
 
+@cells(BOTH, pb.TOO_MANY_REQUESTS)
+async def too_much_work(stage: Stage, path: str) -> Any:
+    """Too much work of the connection waits for a thread already: reads, or filters."""
+    request = await good_request(stage, path)
+    text = "not_compiled_yet < 1"
+    request.filter_expression.CopyFrom(pb.FilterExpression(type=pb.SQL, expression=text))
+    stage.no_workers()
+    return request
+
+
 @cells(BOTH, pb.ILLEGAL_POLLING_TIME, deadline_s=4)
 async def short_deadline(stage: Stage, path: str) -> Any:
     """The call's deadline leaves less than 4.5 s."""

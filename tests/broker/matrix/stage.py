@@ -12,6 +12,7 @@ import pytest
 import trio
 from google.protobuf.message import Message
 
+from commitbus.broker import worker_lines
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.methods import admin_methods
 from commitbus.broker.admin.v2.methods import admin_v2_methods
@@ -24,6 +25,7 @@ from commitbus.broker.rpc.call import Call, Pieces, Response, RpcError, StatusCo
 from commitbus.broker.rpc.exchange import encoded
 from commitbus.broker.rpc.method import Later, Method, MethodKind
 from commitbus.broker.rpc.outcome import refusal
+from commitbus.broker.worker_lines import WorkerLines
 from commitbus.commitlog.errors import DiskFullError, FlushFailedError, ReadFailedError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import PhysicalOffset
@@ -113,6 +115,11 @@ class Stage:
     def no_room(self) -> None:
         """Let clients create no more topics and groups."""
         self.patch.setattr("commitbus.broker.messaging.context.CREATED_BY_CLIENTS_MAX", 0)
+
+    def no_workers(self) -> None:
+        """Have every worker thread taken, and the caller's line full."""
+        self.patch.setattr(WorkerLines, "_may_begin", lambda *_: False)
+        self.patch.setattr(worker_lines, "WAITING_MAX", 0)
 
     def flush_fails(self) -> None:
         """Have everybody wait for the disk, and in vain."""
