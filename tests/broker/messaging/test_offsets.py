@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -12,6 +14,9 @@ import trio.testing
 from commitbus.broker.admin.groups import reset_group_offsets
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin_pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.store.store_reader import StoreReader
+from commitbus.broker.worker_lines import serve_caller
+from commitbus.commitlog.types import QueueOffset
 from tests.broker.messaging.pulls import pull
 
 Run = Callable[..., None]
@@ -177,5 +182,40 @@ def test_a_topic_must_exist(run: Run) -> None:
         answer = await bus.unary("QueryOffset", request)
         assert answer.status.code == pb.TOPIC_NOT_FOUND
         assert bus.context.metadata.topic("Unknown") is None
+
+    run(scenario)
+
+
+def test_slow_queries_of_one_address_keep_nobody_else_waiting(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are, from however many connections: each caller's work has its line."""
+    go_on, search = threading.Event(), StoreReader.offset_by_timestamp
+
+    def slow_at_first(store: StoreReader, topic: str, queue_id: int, ms: int) -> QueueOffset:
+        if ms == 1:
+            go_on.wait(10)
+        return search(store, topic, queue_id, ms)
+
+    monkeypatch.setattr(StoreReader, "offset_by_timestamp", slow_at_first)
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"0")
+        answers: list[tuple[pb.Code, int]] = []
+
+        async def query_as(peer: str, ms: int) -> None:
+            serve_caller(peer)
+            answers.append(await query(bus, pb.TIMESTAMP, ms))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(query_as, f"10.0.0.1:{number // 10}", 1)
+            await trio.testing.wait_all_tasks_blocked(0.1)
+            begin = monotonic()
+            await query_as("10.0.0.2:1", 2)
+            assert monotonic() - begin < 5
+            assert answers == [(pb.OK, 0)]
+            go_on.set()
+        assert answers == [(pb.OK, 0)] * 101
 
     run(scenario)
