@@ -136,13 +136,18 @@ async def _look(context: MessagingContext, groups: list[str]) -> None:
 def may_forget(context: MessagingContext, name: str) -> bool:
     """Return whether a client made a group, nobody uses it, and it holds nothing."""
     group = context.metadata.group(name)
-    if group is None or not group.created_by_client or not context.client_groups.is_idle(name):
+    if group is None or not group.created_by_client or not _is_unused(context, name):
         return False
     return not any(map(context.has_messages, _own_topics(name))) and all(
         _is_as_new(context, topic, queue_id, progress)
         for topic in context.progress.topics_of(name)
         for queue_id, progress in context.progress.queues_of(name, topic)
     )
+
+
+def _is_unused(context: MessagingContext, name: str) -> bool:
+    # A client whose stream is open may be silent for longer, at work on what it has.
+    return context.client_groups.is_idle(name) and not context.clients.consumers(name)
 
 
 def _own_topics(group: str) -> tuple[str, str]:
@@ -185,7 +190,7 @@ async def forget_idle(context: MessagingContext, names: list[str]) -> int:
         await context.metadata.delete_groups(names)
     count = 0
     for name in names:
-        if not context.client_groups.is_idle(name) or context.metadata.group(name) is not None:
+        if not _is_unused(context, name) or context.metadata.group(name) is not None:
             await context.metadata.add_group(GroupConfig(name, created_by_client=True))
             continue
         # Nothing is awaited here: nobody can use half a group. It takes 5 us for each queue.

@@ -94,6 +94,9 @@ def test_a_restart_knows_who_made_a_group(run: Run) -> None:
 
 
 def become_idle(context: Any) -> None:
+    """Let everybody be gone for long."""
+    for client in list(context.clients.all()):
+        context.clients.remove(client.client_id)
     for _ in range(3):
         context.client_groups.turn()
 
@@ -112,6 +115,23 @@ def test_what_was_not_acknowledged_is_delivered_again_to_a_forgotten_group(run: 
         assert await forget_idle(bus.context, ["N"]) == 1
         assert bus.context.metadata.group("N") is None
         assert (await bus.receive(group="N")).bodies == [b"0", b"1", b"2"]
+
+    run(scenario)
+
+
+def test_a_group_with_a_connected_client_stays(run: Run) -> None:
+    """However silent the client is; not much longer than its stream."""
+
+    async def scenario(bus: Any) -> None:
+        context = bus.context
+        await heartbeat(bus, "N")
+        client = context.clients.get(bus.call().client_id)
+        with context.clients.streaming(client):
+            await until_idle(bus)
+            assert not may_forget(context, "N")
+            assert context.metadata.group("N") is not None
+        await until_idle(bus)
+        await forgotten(bus, "N")
 
     run(scenario)
 
