@@ -39,6 +39,7 @@ from commitbus.commitlog.file_system import (
 
 FILE_NAME_DIGITS: Final = 20
 OPEN_FILES_MAX_DEFAULT: Final = 256
+_BLANK_BYTES: Final = 1 << 16
 HELD_BYTES: Final = 1 << 16
 """Bytes made dirty in memory where the log goes on: enough for most appends between two flushes,
 little for a flush to write."""
@@ -221,6 +222,14 @@ class MappedFile:
             self.write(start, bytes(len(chunk.rstrip(b"\0"))))
             changed = True
         return changed
+
+    def blank_from(self, position: int) -> None:
+        """Set all bytes from `position` on to zero without reading any. WriteFailedError."""
+        file = self._descriptor()
+        while (begin := file.next_data(position)) < self.size_bytes:
+            position = min(file.next_hole(begin), self.size_bytes)
+            for start in range(begin, position, _BLANK_BYTES):
+                self.write(start, bytes(min(_BLANK_BYTES, position - start)))
 
     # The log's mapping
 

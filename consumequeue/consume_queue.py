@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
+from commitbus.commitlog.errors import ReadFailedError
 from commitbus.commitlog.mapped_file import MappedFile
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.consumequeue.errors import DispatchError
@@ -151,7 +152,13 @@ class ConsumeQueue(QueueReader):
         """Remove what lies behind the last unit, if that is in doubt."""
         if self._is_doubtful:
             self.open_files()
-            self._files.truncate(self._max_offset * UNIT_BYTES)
+            end = self._max_offset * UNIT_BYTES
+            try:
+                self._files.truncate(end)
+            except ReadFailedError:
+                # The next unit must not wait for a page to come back.
+                if (file := self._files.find(end)) is not None:
+                    file.blank_from(end - file.base_offset)
             self._flushed_offset = min(self._flushed_offset, self._max_offset) - 1
             self._is_doubtful = False
 
@@ -227,7 +234,13 @@ class ConsumeQueue(QueueReader):
             return is_newest
         if queue_offset < self._min_offset:
             return False
-        known = self.unit(QueueOffset(queue_offset))
+        try:
+            known = self.unit(QueueOffset(queue_offset))
+        except ReadFailedError:
+            if is_newest:
+                raise
+            # It lies before the last one: a batch is put once more, after there was no room.
+            return False
         if known == (physical_offset, size_bytes, tags_code):
             return False
         if is_newest and queue_offset == 0:

@@ -10,7 +10,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from commitbus.commitlog.errors import OffsetOutOfRangeError, StoreDamagedError
+from commitbus.commitlog.errors import (
+    OffsetOutOfRangeError,
+    ReadFailedError,
+    StoreDamagedError,
+)
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.mapped_file import FilePolicy, MappedFile
 from commitbus.commitlog.mapped_file_queue import MappedFileQueue
@@ -190,7 +194,11 @@ class QueueReader:
         file = self._files.find(last)
         if file is None:
             return False
-        unit = decode_unit(file.read(last - file.base_offset, UNIT_BYTES))
+        try:
+            unit = decode_unit(file.read(last - file.base_offset, UNIT_BYTES))
+        except ReadFailedError:
+            # It cannot be told. Whoever reads the unit gets the error, and the next is written.
+            return True
         return unit.end_offset == self.dispatched_to
 
     def unit(self, queue_offset: QueueOffset) -> CqUnit:

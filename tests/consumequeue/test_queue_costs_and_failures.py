@@ -28,6 +28,7 @@ from tests.consumequeue.test_consume_queue_store import (
     unit_of,
 )
 from tests.failing_files import FailingFileSystem
+from tests.unreadable_files import UnreadableFileSystem
 
 
 @pytest.fixture
@@ -211,4 +212,16 @@ def test_strange_directories_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     store = open_store(tmp_path)
     assert store.queues() == []
+    store.close()
+
+
+def test_a_batch_is_put_once_more_over_a_page_that_cannot_be_read(tmp_path: Path) -> None:
+    """What the disk does not give back concerns who reads it, not the messages that follow."""
+    files = UnreadableFileSystem()
+    store = ConsumeQueueStore(tmp_path / "cq", 200, file_system=files)
+    store.load()
+    store.put([message(n, n) for n in range(5)])
+    files.spoil(tmp_path / "cq" / "T" / "0" / ("0" * 20), 0)
+    store.put([message(n, n) for n in range(3, 8)])
+    assert the_queue(store).max_offset == 8
     store.close()

@@ -17,11 +17,12 @@ from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.layout import INDEX, LOG, tree_bytes
 from commitbus.broker.store.layout import QUEUES as QUEUES_DIRECTORY
 from commitbus.broker.store.message_store import MessageStore
-from commitbus.commitlog.errors import StoreError
+from commitbus.commitlog.errors import ReadFailedError, StoreError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import OutgoingMessage, QueueOffset
 from commitbus.consumequeue.changed_queues import ChangedQueues
 from commitbus.consumequeue.queue_states import QUEUE_STATES_PATH
+from tests.unreadable_files import UnreadableFileSystem
 
 PATIENCE_S = 20
 QUEUES = 40
@@ -310,3 +311,30 @@ def test_without_room_for_the_states_all_else_goes_on(
     files = Watched()
     with MessageStore.open(filled, config, file_system=files):
         assert files.opened == set()
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_message_does_not_wait_for_a_page_of_its_queue_that_cannot_be_read(
+    filled: Path,
+    config: StoreConfig,
+    make_message: MakeMessage,
+    copy_of: CopyOf,
+    *,
+    is_clean: bool,
+) -> None:
+    """Who reads from there is told; the next message takes its place behind it."""
+    directory = filled
+    if not is_clean:
+        with MessageStore.open(filled, config) as store:
+            put(store, make_message("T", queue_id=7))
+            directory = copy_of(filled)
+    files = UnreadableFileSystem()
+    (path,) = (directory / "consumequeue" / "T" / "4").iterdir()
+    files.spoil(path, 0)
+    with MessageStore.open(directory, config, file_system=files) as store:
+        put(store, make_message("T", queue_id=4))
+        with pytest.raises(ReadFailedError):
+            store.fetch("T", 4, QueueOffset(0), 9)
+        files.bad_pages.clear()
+        assert len(store.fetch("T", 4, QueueOffset(0), 9).units) == 2
+    assert check_store(directory).problems == []

@@ -252,6 +252,7 @@ def test_a_reader_beside_the_writer_sees_what_is_durable(
     """No lock is taken and nothing written."""
     store = open_store(FlushMode.SYNC_FLUSH)
     written = Written(store, make_message, 100)
+    store.save_checkpoint()  # It makes a file of its own, at any time else.
     before = tree(store_dir / "commitbus")
     with MessageStore.open_read_only(store_dir) as reader:
         assert reader.end_offset == reader.confirm_offset == written.results[-1].end_offset
