@@ -59,3 +59,13 @@ class LimitSettings:
             danger="with it each acknowledgement waits for the disk, many for the same sync",
         ),
     )
+    retry_percent: int = field(
+        default=20,
+        metadata=documented(
+            unit="percent",
+            reason="RocketMQ's: of 100 receives that find both, 20 begin with the retries",
+            danger="0: retries wait while new messages come; 100: the other way round",
+            aliases=("popFromRetryProbability",),
+            allowed=(0, 100),
+        ),
+    )

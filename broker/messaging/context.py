@@ -10,6 +10,7 @@ from commitbus.broker.config import BrokerConfig
 from commitbus.broker.messaging.client_groups import ClientGroups
 from commitbus.broker.messaging.clients import ClientRegistry
 from commitbus.broker.messaging.counters import Counters
+from commitbus.broker.messaging.delivering import Delivering
 from commitbus.broker.messaging.durability import Durability
 from commitbus.broker.messaging.errors import (
     GroupNotFoundError,
@@ -22,6 +23,7 @@ from commitbus.broker.messaging.long_polling import LongPolling
 from commitbus.broker.messaging.progress_durability import ProgressDurability
 from commitbus.broker.messaging.questions import Questions
 from commitbus.broker.messaging.queue_watch import QueueWatch
+from commitbus.broker.messaging.turns import Turns
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.metadata.names import dead_letter_topic, group_of_topic
@@ -69,16 +71,16 @@ class MessagingContext:
         self.progress_durability = ProgressDurability(progress.flush, lambda: progress.sequence)
         self.next_queue: dict[str, int] = {}
         """By topic: whose turn it is among the writable queues."""
-        self._first_queue: dict[str, dict[str, int]] = {}
-        """By group and topic: at which queue the next receive begins to look."""
+        self._turns: dict[str, dict[str, Turns]] = {}
+        """By group and topic: what the next receive begins with."""
         self.scanning: set[tuple[str, str, int]] = set()
         """(Group, topic, queue id) of which a receiver looks for messages just now."""
         self.scan_turn = trio.Lock()
         """Held for a step of a scan: of a thousand scans one goes on at a time."""
-        self.delivering_bytes = 0
-        """Of messages that were taken and that their consumers have not read yet."""
         self.waiting_settings_bytes = 0
         """Of answers to clients that do not listen yet."""
+        self.delivering = Delivering()
+        """Bytes of messages that were taken and that their consumers have not read yet."""
         store.add_arrival_listener(self.polls.on_arrival)
         store.add_arrival_listener(self.watch.on_arrival)
         store.add_durable_listener(self.durability.on_durable)
@@ -181,12 +183,15 @@ class MessagingContext:
             raise NotPermittedError(f"group {name} may not consume")
         return group
 
-    def take_first_queue(self, group: str, topic: str, count: int) -> int:
-        """Return at which of `count` queues a receive begins to look; the next one further on."""
-        turns = self._first_queue.setdefault(group, {})
-        first = turns.get(topic, 0) % count
-        turns[topic] = first + 1
-        return first
+    def turns_of(self, group: str, topic: str) -> Turns:
+        """Return what the next receive of a group from a topic begins with."""
+        topics = self._turns.get(group)
+        if topics is None:
+            topics = self._turns[group] = {}
+        turns = topics.get(topic)
+        if turns is None:
+            turns = topics[topic] = Turns()
+        return turns
 
     def has_messages(self, topic: str) -> bool:
         """Return whether anything was ever stored in a topic, as far as its queues know."""
@@ -197,15 +202,15 @@ class MessagingContext:
     def forget_topic(self, name: str) -> None:
         """Drop what is kept in memory about a topic that was deleted, and tell who waits for it."""
         self.next_queue.pop(name, None)
-        for turns in self._first_queue.values():
-            turns.pop(name, None)
+        for topics in self._turns.values():
+            topics.pop(name, None)
         self.counters.forget(topic=name)
         self.polls.forget_topic(name)
         self.watch.forget_topic(name)
 
     def forget_group(self, name: str) -> None:
         """Drop what is kept in memory about a group that was deleted, and tell who waits for it."""
-        self._first_queue.pop(name, None)
+        self._turns.pop(name, None)
         self.client_groups.forget(name)
         self.counters.forget(group=name)
         self.polls.forget_group(name)

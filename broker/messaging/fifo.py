@@ -14,9 +14,10 @@ from typing import Final, NamedTuple, final
 
 from commitbus.broker.messaging import properties as names
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.pop import BATCH_MAX, Batch, Demand, is_exhausted
+from commitbus.broker.messaging.pop import BATCH_MAX, Batch, is_exhausted
 from commitbus.broker.messaging.store_reads import Place, read_or_wait, read_places, read_properties
 from commitbus.broker.messaging.taken import Run
+from commitbus.broker.messaging.undelivered import Demand
 from commitbus.broker.metadata.fifo_lock import LockUnits, UnitName, lock_units, names_attempt
 from commitbus.broker.metadata.groups import GroupConfig, LockUnit
 from commitbus.broker.metadata.progress import InFlight, QueueProgress
@@ -281,8 +282,8 @@ class FifoBatch(Batch):
         lock_unit = self._lock_unit(run, place)
         if lock_unit not in self._held_up:
             return False
-        # It was not delivered, so this was no attempt. The message before it locks the unit.
-        self._make_visible(run, place, self._context.clock.now_ms(), suspend=True)
+        # It was not delivered. The message before it locks the unit.
+        self._make_visible(run, place, self._context.clock.now_ms())
         return True
 
     def _put_off(self, run: Run, place: Place, error: StoreError) -> None:

@@ -1,4 +1,4 @@
-"""Taking messages for a consumer: what became visible again first, then what is new.
+"""Taking messages for a consumer: what became visible again, and what is new.
 
 Each step that takes something is done and journaled before the trio thread does anything else, so
 two receivers never take the same message. Reads that wait for a disk run on another thread. The
@@ -13,35 +13,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 import trio
 
-from commitbus.broker.filters.message_filter import MessageFilter
-from commitbus.broker.messaging import dead_letters, renewals
+from commitbus.broker.messaging import renewals
 from commitbus.broker.messaging.client_groups import beginning_of
 from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.delivering import Recipient
 from commitbus.broker.messaging.errors import TooManyRequestsError
 from commitbus.broker.messaging.scan import Found, Scan
-from commitbus.broker.messaging.store_reads import (
-    Place,
-    read_or_wait,
-    read_places,
-    read_record,
-)
+from commitbus.broker.messaging.store_reads import Place, read_or_wait, read_places
 from commitbus.broker.messaging.taken import Handles, Run, encode_taken
+from commitbus.broker.messaging.undelivered import Demand, Undelivered
 from commitbus.broker.metadata.errors import StateWriteError
+from commitbus.broker.metadata.fifo_lock import client_of
 from commitbus.broker.metadata.groups import GroupConfig
-from commitbus.broker.metadata.progress import InFlight, Lease, QueueProgress
+from commitbus.broker.metadata.progress import Lease, QueueProgress
 from commitbus.broker.metadata.topics import TopicConfig
-from commitbus.commitlog.errors import (
-    CorruptRecordError,
-    MessageRefusedError,
-    OffsetOutOfRangeError,
-    ReadFailedError,
-    StoreError,
-)
+from commitbus.commitlog.errors import OffsetOutOfRangeError
 from commitbus.commitlog.types import QueueOffset
 
 BATCH_MAX: Final = 32
@@ -50,37 +40,19 @@ BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """Of one answer, so that 32 bodies of 4 MiB do not stand in memory at once."""
 PROGRESS_MAX: Final = 1_000_000
 """Queues of groups, 700 bytes each: any client may begin one by naming a group."""
-DELIVERING_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Of all answers on their way, one batch more at most: slow readers must not fill the memory."""
-UNREADABLE_ATTEMPTS_MAX: Final = 16
-"""For a message that cannot be read, in a group that tries without end."""
+TOO_SLOW: Final = "too many bytes are on their way to this client or its group: read faster"
 
 _log: Final = logging.getLogger(__name__)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What a receiver asks for."""
-
-    group: str
-    topic: str
-    wanted: MessageFilter
-    batch_size: int
-    invisible_ms: int
-    client_id: str
-    auto_renew: bool
-    one_of_unit: bool = False
-    """Whether a FIFO group gets at most one message of a lock unit at a time."""
-
-
-class Batch:
+class Batch(Undelivered):
     """The messages that one receive call hands over."""
 
     is_fifo = False
 
     def __init__(self, context: MessagingContext, demand: Demand) -> None:
-        self._context, self.demand = context, demand
+        super().__init__(context, demand)
+        self._to = Recipient(demand.group, client_of(demand.client_id), demand.connection)
         self.messages: list[bytes] = []
         """Each in the response that carries it, encoded."""
         self.has_more = False
@@ -89,6 +61,8 @@ class Batch:
         self._count = self._bytes = 0
         """Of the messages that were taken."""
         self._too_long = False
+        self._lacks_bytes = False
+        """Whether taking stopped because too many bytes are on their way."""
 
     async def fill(self, until_s: float) -> None:
         """Take what is there now; `messages` stays empty if nothing is.
@@ -106,27 +80,72 @@ class Batch:
         # What the last fill took was dropped, all of it: it is no part of this batch.
         self.finish()
         topic, group = self._check()
-        if self._context.delivering_bytes >= DELIVERING_BYTES_MAX:
-            raise TooManyRequestsError("too many bytes wait for consumers that read slowly")
-        queues = self._queues(topic)
-        await self._take_again(queues, group)
+        delivering = self._context.delivering
+        if delivering.free_bytes(self._to) <= 0 and not delivering.may_take_one(self._to):
+            raise TooManyRequestsError(TOO_SLOW)
+        await self._take_in_turn(topic.read_queue_nums, group, until_s)
+        if self._lacks_bytes and not self._taken:
+            raise TooManyRequestsError(TOO_SLOW)
+        self.has_more = self.has_more or self._room == 0
+        if self._taken:
+            await self._read()
+
+    async def _take_in_turn(self, count: int, group: GroupConfig, until_s: float) -> None:
+        """Take retries and new messages: first the kind whose turn it is, then the other one.
+
+        In a FIFO group the retries are always first, because they lie before everything new.
+        """
+        has_retries = self.is_fifo or self._has_retries(count)
+        turns = self._context.turns_of(self.demand.group, self.demand.topic)
+        retries_begin = has_retries and (
+            self.is_fifo
+            or not self._has_any_new(count)
+            or turns.retries_begin(self._context.config.retry_percent)
+        )
+        if retries_begin:
+            await self._take_again(turns.queues_for_retries(count), group)
+        if self._room and not self.has_more:
+            # Where retries wait, nothing new is searched for beyond the least: a filter may let
+            # nothing pass for a long time.
+            search_until_s = until_s if retries_begin or not has_retries else 0.0
+            await self._take_any_new(turns.queues_for_new(count), search_until_s)
+        if has_retries and not retries_begin and self._room:
+            await self._take_again(turns.queues_for_retries(count), group)
+
+    def _has_retries(self, count: int) -> bool:
+        """Return whether anything is visible again; begins the group's progress in each queue."""
+        now_ms, found = self._context.clock.now_ms(), False
+        for queue_id in range(count):
+            progress = self._progress(queue_id)
+            # The first is much quicker, the second right.
+            if progress.may_have_expired(now_ms) and not found:
+                next_ms = progress.next_expiry_ms
+                found = next_ms is not None and next_ms <= now_ms
+        return found
+
+    def _has_any_new(self, count: int) -> bool:
+        return any(self._has_new(queue_id, self._progress(queue_id)) for queue_id in range(count))
+
+    async def _take_any_new(self, queues: Sequence[int], until_s: float) -> None:
         for queue_id in queues:
             if not self._room or self.has_more:
                 break
             if self._key(queue_id) not in self._context.scanning:
                 await self._take_new(queue_id, until_s)
-        self.has_more = self.has_more or self._room == 0
-        if self._taken:
-            await self._read()
 
     def finish(self) -> None:
         """Forget what was taken, because it was handed over, released or dropped."""
-        self._context.delivering_bytes -= self._bytes
+        if self._bytes:
+            self._context.delivering.give_back(self._to, self._bytes)
         self._taken.clear()
-        self._count, self._bytes, self._too_long = 0, 0, False
+        self._count, self._bytes = 0, 0
+        self._too_long = self._lacks_bytes = False
 
     def release(self) -> None:
-        """Make what was taken visible again after a second: the client did not get it."""
+        """Make what was taken visible again after a second: the client did not get all of it.
+
+        It was no attempt: a client that never reads to the end would use up all of them.
+        """
         until_ms = self._context.clock.now_ms() + renewals.RELEASED_INVISIBLE_MS
         try:
             for run in self._taken:
@@ -139,21 +158,6 @@ class Batch:
             self._note_expiry(until_ms)
         self._taken.clear()
         self.messages.clear()
-
-    def _make_visible(
-        self, run: Run, place: Place, until_ms: int, *, suspend: bool = False
-    ) -> None:
-        entry = self._in_flight(run, place)
-        if entry is None:
-            return
-        self._context.progress.change_invisible(
-            run.progress,
-            entry.offset,
-            # Another than it had, even within its millisecond: that ends the automatic renewal.
-            pop_time_ms=max(self._context.clock.now_ms(), entry.pop_time_ms + 1),
-            invisible_until_ms=until_ms,
-            suspend=suspend,
-        )
 
     def note_next_expiry(self) -> None:
         """Have one of those who wait woken when the first message in flight is visible again."""
@@ -176,12 +180,6 @@ class Batch:
         context = self._context
         topic = context.readable_topic(self.demand.topic)
         return topic, context.consuming_group(self.demand.group)
-
-    def _queues(self, topic: TopicConfig) -> list[int]:
-        """Return every readable queue once, beginning one further than the last time."""
-        count = topic.read_queue_nums
-        first = self._context.take_first_queue(self.demand.group, self.demand.topic, count)
-        return [*range(first, count), *range(first)]
 
     def _progress(self, queue_id: int) -> QueueProgress:
         """Return the group's progress in a queue, at its beginning for a new group."""
@@ -329,10 +327,6 @@ class Batch:
         """Return whether it was neither reset nor deleted while a disk was waited for."""
         return self._is_current(queue_id, progress) and progress.next_offset == offset
 
-    def _is_current(self, queue_id: int, progress: QueueProgress) -> bool:
-        """Return whether it was not deleted while a disk was waited for."""
-        return self._context.progress.get(*self._key(queue_id)) is progress
-
     def _has_new(self, queue_id: int, progress: QueueProgress) -> bool:
         max_offset = self._context.store.max_offset(self.demand.topic, queue_id)
         return progress.next_offset < max_offset
@@ -363,86 +357,6 @@ class Batch:
         """Return whether a message may not be handed over because of one that cannot be read."""
         return False
 
-    def _put_off(self, run: Run, place: Place, error: StoreError) -> None:
-        """Leave a message that cannot be read in flight, to be tried again later."""
-        _log.error("message unreadable", extra=self._about(run, place, error))
-        group = self._context.metadata.group(self.demand.group)
-        tries_for_ever = group is not None and group.retry_max_times < 0
-        if tries_for_ever and run.delivery_attempt >= UNREADABLE_ATTEMPTS_MAX:
-            self._give_up(run, place, error)
-        else:
-            self._leave_for_retry(run, place)
-
-    def _leave_for_retry(self, run: Run, place: Place) -> None:
-        """Keep a message in flight without a client until its invisible time is over."""
-        entry = self._in_flight(run, place)
-        if entry is not None:
-            # Without a client: its receiver could renew it, or repeat the attempt.
-            lease = Lease(
-                entry.pop_time_ms + 1, entry.invisible_until_ms, client_id="", auto_renew=False
-            )
-            self._context.progress.redeliver(run.progress, place.queue_offset, lease, counts=False)
-
-    def _give_up(self, run: Run, place: Place, error: StoreError) -> None:
-        """End a message that can be neither delivered nor become a dead letter."""
-        # Every attempt would fail, and a FIFO group would never go on.
-        _log.error("message given up", extra=self._about(run, place, error))
-        self._drop(run, place)
-
-    def _about(self, run: Run, place: Place, error: StoreError) -> dict[str, object]:
-        return {
-            "group": self.demand.group,
-            "topic": self.demand.topic,
-            "queue_id": run.queue_id,
-            "queue_offset": place.queue_offset,
-            "reason": str(error),
-        }
-
-    async def _bury(self, run: Run) -> None:
-        """Move a message that was delivered too often to the dead letter queue."""
-        (place,) = run.places
-        try:
-            record = await read_or_wait(read_record, self._context.store, place)
-        except OffsetOutOfRangeError:
-            self._drop(run, place)
-            return
-        except (CorruptRecordError, ReadFailedError) as error:
-            self._give_up(run, place, error)
-            return
-        try:
-            await dead_letters.prepare(self._context, self.demand.group)
-            if self._in_flight(run, place) is None:
-                return  # Settled while a disk was waited for.
-            # The present attempt is the one that there is not any more.
-            attempt = run.delivery_attempt - 1
-            await dead_letters.bury(self._context, self.demand.group, record, attempt)
-        except MessageRefusedError as error:
-            # Every attempt would fail, so the message is dropped.
-            _log.exception("dead letter refused", extra=self._about(run, place, error))
-        except StoreError as error:
-            # It stays in flight, and is tried again when it becomes visible.
-            _log.exception("dead letter not stored", extra=self._about(run, place, error))
-            self._leave_for_retry(run, place)
-            return
-        self._drop(run, place)
-
-    def _drop(self, run: Run, place: Place) -> None:
-        if self._in_flight(run, place) is not None:
-            self._context.progress.acknowledge(run.progress, place.queue_offset)
-
-    def _in_flight(self, run: Run, place: Place) -> InFlight | None:
-        """Return what became of a message that was taken; None if it is no longer ours.
-
-        An operator may have reset or deleted the group meanwhile, or the client acknowledged.
-        """
-        if not self._is_current(run.queue_id, run.progress):
-            return None
-        entry = run.progress.in_flight.get(place.queue_offset)
-        return entry if entry is not None and entry.pop_time_ms == run.pop_time_ms else None
-
-    def _key(self, queue_id: int) -> tuple[str, str, int]:
-        return self.demand.group, self.demand.topic, queue_id
-
     @property
     def _room(self) -> int:
         """How many messages more may be taken."""
@@ -458,15 +372,23 @@ class Batch:
         self._taken.append(run)
         self._count += len(run.places)
         self._bytes += size_bytes
-        self._context.delivering_bytes += size_bytes
+        self._context.delivering.take(self._to, size_bytes)
 
     def _fitting(self, places: Sequence[Place]) -> Sequence[Place]:
-        """Return as many of the first ones as may still be taken; one always may."""
-        total = self._bytes
+        """Return as many of the first ones as may still be taken.
+
+        One always may, unless too many bytes are on their way to this recipient.
+        """
+        in_batch, delivering = BATCH_BYTES_MAX - self._bytes, self._context.delivering
+        share = delivering.free_bytes(self._to)
+        limit, size_bytes = min(in_batch, share), 0
         for count, place in enumerate(places):
-            total += place.size_bytes
-            if total > BATCH_BYTES_MAX and total > place.size_bytes:
-                self._too_long = True
+            size_bytes += place.size_bytes
+            if size_bytes > limit:
+                is_first = not self._bytes and not count
+                if is_first and (size_bytes <= share or delivering.may_take_one(self._to)):
+                    return places[:1]
+                self._too_long, self._lacks_bytes = True, is_first or share < in_batch
                 return places[:count]
         return places
 

@@ -19,6 +19,7 @@ from commitbus.broker.messaging.clients import DISCONNECT_GRACE_S, IDLE_S, Clien
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.deadlines import shared_deadline_s
 from commitbus.broker.messaging.delivered import Delivered, encode_delivered, encode_run
+from commitbus.broker.messaging.delivering import Recipient
 from commitbus.broker.messaging.errors import (
     BadRequestError,
     IllegalOffsetError,
@@ -28,11 +29,7 @@ from commitbus.broker.messaging.filters import parse_filter, prepare_filter
 from commitbus.broker.messaging.handover import hand_over
 from commitbus.broker.messaging.offsets import check_readable, readable_queue
 from commitbus.broker.messaging.polling_time import polling_ms
-from commitbus.broker.messaging.pop import (
-    BATCH_BYTES_MAX,
-    BATCH_MAX,
-    DELIVERING_BYTES_MAX,
-)
+from commitbus.broker.messaging.pop import BATCH_BYTES_MAX, BATCH_MAX, TOO_SLOW
 from commitbus.broker.messaging.scan import Scan
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
 from commitbus.broker.messaging.store_reads import Place, read_or_wait, read_records
@@ -63,9 +60,10 @@ async def pull_message(
         client = context.clients.seen(call)
         until_s = shared_deadline_s(trio.current_time() + polling_ms(request, call) / 1000)
         prepared = await prepare_filter(request.filter_expression)
-        want = _want(context, request, client, until_s)
+        to = Recipient(group_name(request.group), client.client_id, call.peer)
+        want = _want(context, request, client, to, until_s)
         del prepared
-        await context.group(want.group)
+        await context.group(to.group)
     except REFUSALS as error:
         await send(pb.PullMessageResponse(status=status_of(error)))
         return None
@@ -77,12 +75,12 @@ async def pull_message(
 class _Want:
     """The parameters of a pull except its offset."""
 
-    group: str
     topic: str
     queue_id: int
     wanted: MessageFilter
     batch_size: int
     client: Client
+    to: Recipient
     until_s: float
 
 
@@ -95,20 +93,23 @@ class _Read(NamedTuple):
 
 
 def _want(
-    context: MessagingContext, request: pb.PullMessageRequest, client: Client, until_s: float
+    context: MessagingContext,
+    request: pb.PullMessageRequest,
+    client: Client,
+    to: Recipient,
+    until_s: float,
 ) -> _Want:
     """Return what a request asks for.
 
     Raises:
         RequestError: the first thing that is wrong with it.
     """
-    group = group_name(request.group)
     topic, queue_id = readable_queue(context, request.message_queue)
     wanted = parse_filter(request.filter_expression)
     if request.batch_size < 1:
         raise BadRequestError(f"a batch of {request.batch_size} messages is none")
     batch_size = min(request.batch_size, BATCH_MAX)
-    return _Want(group, topic, queue_id, wanted, batch_size, client, until_s)
+    return _Want(topic, queue_id, wanted, batch_size, client, to, until_s)
 
 
 @final
@@ -128,7 +129,7 @@ class Pulling(Parked):
     @property
     def group(self) -> str:
         """The group that it pulls for."""
-        return self._want.group
+        return self._want.to.group
 
     # While it is parked
 
@@ -162,6 +163,11 @@ class Pulling(Parked):
 
     # While it is not
 
+    def _give_back(self) -> None:
+        if self._held_bytes:
+            self._context.delivering.give_back(self._want.to, self._held_bytes)
+            self._held_bytes = 0
+
     async def resume(self) -> Parked | None:
         """Look for messages, and answer with what there is unless it is worth waiting."""
         parks, idle_after_s = False, IDLE_S
@@ -176,8 +182,7 @@ class Pulling(Parked):
             idle_after_s = DISCONNECT_GRACE_S
             raise
         finally:
-            self._context.delivering_bytes -= self._held_bytes
-            self._held_bytes = 0
+            self._give_back()
             if not parks:
                 self._context.clients.stream_ended(self._want.client, idle_after_s)
         return self if parks else None
@@ -195,7 +200,7 @@ class Pulling(Parked):
         scan = Scan(self._context, want.topic, want.queue_id, want.wanted)
         while self._check() > self._offset:
             found = await scan.step(self._offset, want.batch_size)
-            places = _fitting(found.places)
+            places = self._fitting(found.places)
             is_cut = len(places) < len(found.places)
             messages, unreadable = await self._read(places) if places else ([], None)
             self._offset = found.places[len(places)].queue_offset if is_cut else found.next_offset
@@ -206,6 +211,8 @@ class Pulling(Parked):
                     self._offset = QueueOffset(place.queue_offset + 1)
                     raise error
                 self._offset = place.queue_offset
+            if not messages:
+                self._give_back()
             if messages or trio.current_time() >= self._want.until_s:
                 return messages
             # A filter may step over millions: others get a turn between two steps.
@@ -219,15 +226,32 @@ class Pulling(Parked):
         """Look up anew what an operator or retention may have changed; return the queue's end."""
         context, want = self._context, self._want
         check_readable(context, want.topic, want.queue_id)
-        context.consuming_group(want.group)
+        context.consuming_group(want.to.group)
         first = context.store.min_offset(want.topic, want.queue_id)
         end = context.store.max_offset(want.topic, want.queue_id)
         if not first <= self._offset <= end:
             asked, self._offset = self._offset, min(max(self._offset, first), end)
             raise IllegalOffsetError(f"offset {asked} is not in [{first}, {end}]")
-        if context.delivering_bytes >= DELIVERING_BYTES_MAX:
-            raise TooManyRequestsError("too many bytes wait for consumers that read slowly")
         return end
+
+    def _fitting(self, places: Sequence[Place]) -> Sequence[Place]:
+        """Return as many of the first ones as an answer may hold.
+
+        Raises:
+            TooManyRequestsError: too many bytes are on their way to the client already.
+        """
+        delivering, to, size_bytes = self._context.delivering, self._want.to, 0
+        share = delivering.free_bytes(to)
+        limit = min(BATCH_BYTES_MAX, share)
+        for count, place in enumerate(places):
+            size_bytes += place.size_bytes
+            if size_bytes > limit:
+                if count:
+                    return places[:count]
+                if size_bytes <= share or delivering.may_take_one(to):
+                    return places[:1]
+                raise TooManyRequestsError(TOO_SLOW)
+        return places
 
     async def _read(
         self, places: Sequence[Place]
@@ -239,10 +263,12 @@ class Pulling(Parked):
         context = self._context
         size_bytes = sum(place.size_bytes for place in places)
         self._held_bytes += size_bytes
-        context.delivering_bytes += size_bytes
+        context.delivering.take(self._want.to, size_bytes)
         found, unreadable = await read_or_wait(self._encode, places)
         body_bytes = sum(count for _, count in found)
-        context.counters.count_received(self._want.group, self._want.topic, len(found), body_bytes)
+        context.counters.count_received(
+            self._want.to.group, self._want.topic, len(found), body_bytes
+        )
         return [response for response, _ in found], unreadable
 
     def _encode(self, places: Sequence[Place], *, only_cached: bool) -> _Read | None:
@@ -280,13 +306,3 @@ class Pulling(Parked):
 
     def _place(self) -> pb.PullMessageResponse:
         return pb.PullMessageResponse(next_offset=self._offset)
-
-
-def _fitting(places: Sequence[Place]) -> Sequence[Place]:
-    """Return as many of the first ones as an answer may hold, one at least."""
-    total = 0
-    for count, place in enumerate(places):
-        total += place.size_bytes
-        if count and total > BATCH_BYTES_MAX:
-            return places[:count]
-    return places

@@ -16,8 +16,9 @@ from commitbus.broker.messaging.filters import is_prepared, parse_filter, prepar
 from commitbus.broker.messaging.handover import hand_over
 from commitbus.broker.messaging.message_codec import set_timestamp
 from commitbus.broker.messaging.polling_time import polling_ms
-from commitbus.broker.messaging.pop import BATCH_MAX, Batch, Demand
+from commitbus.broker.messaging.pop import BATCH_MAX, Batch
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
+from commitbus.broker.messaging.undelivered import Demand
 from commitbus.broker.messaging.validate import (
     attempt_id,
     group_name,
@@ -251,6 +252,7 @@ def _demand(
         invisible_ms=invisible,
         client_id=client_id,
         auto_renew=request.auto_renew,
+        connection=call.peer,
         one_of_unit=call.metadata.get(LANGUAGE_HEADER) in GO_ON_AFTER_FAILURE,
     )
 

@@ -10,7 +10,7 @@ import trio.testing
 from commitbus.broker.admin.groups import delete_group
 from commitbus.broker.filters import sql_filter
 from commitbus.broker.filters.filter_cache import SHORT_LENGTH_MAX
-from commitbus.broker.messaging import long_polling, queue_watch
+from commitbus.broker.messaging import delivering, long_polling, queue_watch
 from commitbus.broker.messaging.handover import HANDOVER_S_MAX
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin
@@ -161,8 +161,8 @@ async def too_many_pull(stage: Stage) -> Any:
 @cells(BOTH, pb.TOO_MANY_REQUESTS)
 async def slow_readers(stage: Stage, path: str) -> Any:
     """Consumers that read slowly hold too many bytes."""
-    module = "pull" if path == PULL else "pop"
-    stage.patch.setattr(f"commitbus.broker.messaging.{module}.DELIVERING_BYTES_MAX", 0)
+    for name in ("DELIVERING_BYTES_MAX", "RESERVE_BYTES"):
+        stage.patch.setattr(delivering, name, 0)
     return await good_request(stage, path)
 
 

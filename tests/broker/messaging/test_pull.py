@@ -13,8 +13,8 @@ import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from commitbus.broker.messaging import delivering, queue_watch, scan
 from commitbus.broker.messaging import pull as pull_module
-from commitbus.broker.messaging import queue_watch, scan
 from commitbus.broker.messaging.filters import prepare_filter
 from commitbus.broker.rpc.call import Response, RpcError, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -52,7 +52,7 @@ def test_messages_come_from_the_offset_on_and_may_come_again(run: Run) -> None:
             assert (pulled.code, pulled.bodies, pulled.next_offset) == (pb.OK, [b"1", b"2"], 3)
             assert pulled.kinds == ["status", "message", "message", "next_offset"]
         assert bus.context.progress.get("G", "T", 0) is None
-        assert bus.context.delivering_bytes == 0
+        assert bus.context.delivering.total_bytes == 0
         assert (await bus.receive()).bodies == [b"0", b"1", b"2", b"3"]
 
     run(scenario)
@@ -301,7 +301,7 @@ def test_slow_readers_hold_a_bounded_number_of_bytes_for_a_bounded_time(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others are told to come back."""
-    monkeypatch.setattr(pull_module, "DELIVERING_BYTES_MAX", 100)
+    monkeypatch.setattr(delivering, "DELIVERING_BYTES_MAX", 100)
 
     async def scenario(bus: Any) -> None:
         await bus.send(b"a" * 100)
@@ -319,7 +319,7 @@ def test_slow_readers_hold_a_bounded_number_of_bytes_for_a_bounded_time(
             await trio.testing.wait_all_tasks_blocked()
             assert (await pull(bus)).code == pb.TOO_MANY_REQUESTS
             await bus.sleep(60.1)
-        assert bus.context.delivering_bytes == 0
+        assert bus.context.delivering.total_bytes == 0
         assert (await pull(bus)).code == pb.OK
 
     run(scenario)

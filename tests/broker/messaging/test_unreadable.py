@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from commitbus.broker.messaging.pop import UNREADABLE_ATTEMPTS_MAX
+from commitbus.broker.messaging.undelivered import UNREADABLE_ATTEMPTS_MAX
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from tests.broker.bad_blocks import BadBlocks
 from tests.broker.messaging import fifo_group
