@@ -30,12 +30,18 @@ class VirtualBroker:
         *,
         flush_mode: FlushMode,
         in_flight_max: int,
+        retry_percent: int,
     ) -> None:
         self.wall: Final = TrioClock(clock)
         self._directory, self._clock = directory, clock
         self._in_flight_max = in_flight_max
         self._config = BrokerConfig().with_changes(
-            {"max_body_bytes": 1 << 16, "log_file_bytes": 1 << 20, "flush_mode": flush_mode}
+            {
+                "max_body_bytes": 1 << 16,
+                "log_file_bytes": 1 << 20,
+                "flush_mode": flush_mode,
+                "retry_percent": retry_percent,
+            }
         )
         self._life = 0
 

@@ -25,6 +25,7 @@ from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.types import QueueOffset
 from commitbus.flush.policy import FlushMode
 from tests.broker.consuming.broker import VirtualBroker
+from tests.broker.consuming.fairness import Fairness
 from tests.broker.consuming.oracle import (
     Filter,
     Handle,
@@ -54,6 +55,7 @@ SOON_MS: Final = 10
 SET_FORWARD_S: Final = 1.0
 """After the wall clock was set forward, who waits has what is visible by it after this long."""
 STEP_MS_MAX: Final = 5_000
+RETRY_PERCENTS: Final = (20, 50, 5)
 REAL_WAITS_MAX: Final = 1_000
 """Of 5 ms: for the store's threads, which run in real time."""
 STEPS_SHOWN: Final = 30
@@ -72,11 +74,16 @@ class Outcome:
     dead: int = 0
     restarts: int = 0
     kills: int = 0
+    new_waited: int = 0
+    """The most receives that a new message waited for, while it was there and others were given."""
+    retries_waited: int = 0
+    """The same of messages that were visible again."""
 
     def add(self, other: Outcome) -> None:
         """Count another history, too."""
         for name, count in vars(other).items():
-            setattr(self, name, getattr(self, name) + count)
+            mine = getattr(self, name)
+            setattr(self, name, max(mine, count) if name.endswith("waited") else mine + count)
 
     def __str__(self) -> str:
         return ", ".join(f"{count:,} {name}" for name, count in vars(self).items())
@@ -90,14 +97,16 @@ class History:
         self.rng = repeatable(seed)
         self.clock, self.outcome = clock, Outcome()
         in_flight_max = self.rng.choice([10_000, 10_000, 10_000, 5])
+        retry_percent = RETRY_PERCENTS[seed % len(RETRY_PERCENTS)]
         self.broker = VirtualBroker(
             directory,
             clock,
             flush_mode=self.rng.choice([FlushMode.ASYNC_FLUSH] * 3 + [FlushMode.SYNC_FLUSH]),
             in_flight_max=in_flight_max,
+            retry_percent=retry_percent,
         )
-        self.oracle = Oracle(in_flight_max)
         self.topics = {f"T{n}": self.rng.randint(1, 4) for n in range(self.rng.randint(1, 2))}
+        self.oracle = Oracle(in_flight_max, Fairness(retry_percent, self.topics))
         self.subscriptions = self._subscriptions()
         self.handles: list[Handle] = []
         self.polls: list[Poll] = []
@@ -139,6 +148,8 @@ class History:
                 self.oracle.check_dead_letters(subscription.group, bodies)
                 self.outcome.dead += len(bodies)
             self.nursery.cancel_scope.cancel()
+        longest = self.oracle.fairness.longest
+        self.outcome.new_waited, self.outcome.retries_waited = longest[False], longest[True]
 
     async def _live(self, steps: int, steps_max: int) -> None:
         take_copy: Callable[[], None] | None = None
@@ -158,6 +169,7 @@ class History:
             self._say("kill" if take_copy else "restart")
             self.outcome.kills += take_copy is not None
             self.outcome.restarts += take_copy is None
+            self.oracle.fairness.forget()
             self.nursery.cancel_scope.cancel()
         self.polls.clear()
         if take_copy:
@@ -200,6 +212,7 @@ class History:
             self._reset: 1,
             self._delete_group: 1,
             self._delete_topic: 1,
+            self._rush: 3,
         }
         (step,) = self.rng.choices(list(steps), list(steps.values()))
         await step()
@@ -320,6 +333,32 @@ class History:
         self.outcome.delivered += len(receipts)
         self.outcome.redelivered += sum(receipt.attempt > 1 for receipt in receipts)
 
+    async def _rush(self) -> None:
+        """Have a group find more of both kinds than it takes, several times in a row."""
+        subscriptions = [s for s in self.subscriptions if s.lock_unit is None]
+        if not subscriptions:
+            return
+        subscription, rng = self.rng.choice(subscriptions), self.rng
+        for poll in self.polls:
+            if poll.subscription == subscription:
+                poll.scope.cancel()
+        for _ in range(rng.choice([4, 12])):
+            await self._send_one(subscription.topic)
+        for _ in range(rng.choice([6, 18])):
+            poll = Poll(
+                subscription, rng.choice([1, 1, 2]), 5_000, "", hangs_up=False,
+                when_given=self._given,
+            )  # fmt: skip
+            known = len(self.handles)
+            self._begin(poll, polling_s=5)
+            await self._quiet()
+            if poll in self.polls:
+                return
+            for handle in self.handles[known:]:
+                if handle.subscription == subscription and rng.random() < 0.6:
+                    await self._change_this(handle, 0, suspend=True)
+            await self._quiet()
+
     async def _acknowledge(self) -> None:
         if not self.handles:
             return
@@ -348,7 +387,9 @@ class History:
             return
         handle = self._some_handle()
         duration_ms = self.rng.choice([0, 0, 1_000, 3_000, 30_000])
-        suspend = self.rng.random() < 0.2
+        await self._change_this(handle, duration_ms, suspend=self.rng.random() < 0.2)
+
+    async def _change_this(self, handle: Handle, duration_ms: int, *, suspend: bool) -> None:
         subscription = handle.subscription
         answer = await self.bus.change(
             handle.text,

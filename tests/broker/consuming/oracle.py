@@ -12,6 +12,7 @@ from typing import NamedTuple, final
 
 from commitbus.broker.messaging.receipt_handle import ReceiptHandle
 from commitbus.broker.metadata.groups import LockUnit
+from tests.broker.consuming.fairness import Fairness, UnfairError
 
 INVISIBLE_RELEASED_MS = 1_000
 """After this long somebody gets what a client was given and did not read."""
@@ -117,6 +118,7 @@ class Oracle:
 
     in_flight_max: int
     """Of one queue and group."""
+    fairness: Fairness
     messages: dict[bytes, Sent] = field(default_factory=dict)
     deliveries: dict[Subscription, dict[bytes, Delivery]] = field(default_factory=dict)
     resets: int = 0
@@ -161,7 +163,13 @@ class Oracle:
         With `is_read` False the client was given the messages but hung up before their end.
         """
         self.time_is(now_ms)
+        available = [d for d in self.available(subscription, now_ms) if d.sent.place[0] >= 0]
         found = [self._given(subscription, receipt) for receipt in receipts]
+        dying = sum(delivery.was_over for delivery in self.deliveries[subscription].values())
+        try:
+            self.fairness.answered(subscription, available, found, dying=dying)
+        except UnfairError as error:
+            raise OracleError(str(error)) from None
         if subscription.lock_unit is not None:
             self._check_order(subscription, found, now_ms, receiver)
         handles = []
@@ -171,7 +179,8 @@ class Oracle:
             if receipt.attempt > subscription.attempts_max:
                 raise OracleError(f"{receipt.body!r} comes as attempt {receipt.attempt}")
             delivery.attempt, delivery.handle = receipt.attempt, receipt.handle
-            delivery.suspended, delivery.receiver = False, receiver
+            # What was not read to the end was no attempt.
+            delivery.suspended, delivery.receiver = not is_read, receiver
             if not is_read:
                 delivery.handle = ""  # what comes next has another
             delivery.visible_at_ms = now_ms + (invisible_ms if is_read else INVISIBLE_RELEASED_MS)
@@ -213,6 +222,7 @@ class Oracle:
     def reset(self, subscription: Subscription, *, to_end: bool) -> None:
         """A group goes on at the end of its topic, or at its beginning."""
         self.resets += 1
+        self.fairness.forget(subscription)
         for body, delivery in self.deliveries[subscription].items():
             fresh = Delivery(delivery.sent, is_done=to_end or body not in self.messages)
             fresh.may_be_dead = delivery.may_be_dead or delivery.is_dead or delivery.was_over
@@ -224,6 +234,7 @@ class Oracle:
         self.messages = {body: sent for body, sent in self.messages.items() if sent.topic != topic}
         for subscription, deliveries in self.deliveries.items():
             if subscription.topic == topic:
+                self.fairness.forget(subscription)
                 for delivery in deliveries.values():
                     delivery.is_done = True
 

@@ -6,6 +6,7 @@ that breaks it, and sees it found.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +17,7 @@ import pytest
 from commitbus.broker.messaging import fifo, pop
 from commitbus.broker.messaging.long_polling import LongPolling
 from commitbus.broker.messaging.pop import Batch
+from commitbus.broker.messaging.turns import Turns
 from commitbus.broker.metadata.fifo_lock import LockUnits
 from commitbus.broker.metadata.progress import InFlight, Lease, QueueProgress
 from commitbus.broker.metadata.progress_entries import EntryKind
@@ -179,3 +181,30 @@ def _out_of_order(patch: pytest.MonkeyPatch) -> None:
         return sorted(everything, key=lambda entry: entry.invisible_until_ms)[:limit]
 
     patch.setattr(LockUnits, "free", free)
+
+
+@_bug("what is visible again always comes before what is new")
+def _retries_always_first(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Turns, "retries_begin", lambda *_: True)
+
+
+@_bug("what is new always comes before what is visible again")
+def _retries_never_first(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Turns, "retries_begin", lambda *_: False)
+
+
+@_bug("the first queue is always the first", seed=16)
+def _queues_do_not_take_turns(patch: pytest.MonkeyPatch) -> None:
+    for name in ("queues_for_new", "queues_for_retries"):
+        patch.setattr(Turns, name, lambda _, count: list(range(count)))
+
+
+@_bug("an answer that its client does not read to the end is an attempt")
+def _unread_is_an_attempt(patch: pytest.MonkeyPatch) -> None:
+    original = ProgressTable.change_invisible
+
+    def change(self: ProgressTable, *args: Any, suspend: bool, **more: Any) -> None:
+        by_release = sys._getframe(1).f_code.co_name == "_make_visible"
+        original(self, *args, suspend=suspend and not by_release, **more)
+
+    patch.setattr(ProgressTable, "change_invisible", change)
