@@ -45,6 +45,8 @@ class _Snapshot:
     """By topic."""
     received: list[tuple[tuple[str, str], Traffic]]
     """By (group, topic)."""
+    full_looks: list[tuple[tuple[str, str], int]]
+    """By (group, topic): looks that `in_flight_max` ended."""
     latency: list[tuple[CallLabels, list[int], float]]
 
 
@@ -75,6 +77,7 @@ class BrokerCollector(Collector):
         yield from self._traffic(snapshot)
         yield from self._lag()
         yield from self._storage(self._context.store)
+        yield self._full_looks(snapshot)
         yield self._reserve_time(self._context.store)
         yield self._rpc_latency(snapshot)
 
@@ -83,6 +86,7 @@ class BrokerCollector(Collector):
         return _Snapshot(
             sent=list(context.counters.sent.items()),
             received=list(context.counters.received.items()),
+            full_looks=list(context.in_flight_cap.looks.items()),
             latency=self._latency.snapshot(),
         )
 
@@ -134,6 +138,16 @@ class BrokerCollector(Collector):
             for (group, topic), value in values.items():
                 gauge.add_metric(self._consumer(group, topic), value)
             yield gauge
+
+    def _full_looks(self, snapshot: _Snapshot) -> Metric:
+        counter = CounterMetricFamily(
+            "commitbus_consumer_inflight_max_reached",
+            "Looks at a queue that found something new and took nothing, because of in_flight_max.",
+            labels=_CONSUMER_LABELS,
+        )
+        for (group, topic), count in snapshot.full_looks:
+            counter.add_metric(self._consumer(group, topic), count)
+        return counter
 
     def _storage(self, store: MessageStore) -> Iterable[Metric]:
         for name, text, value in (

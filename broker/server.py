@@ -245,6 +245,7 @@ async def _open_state(
                 file_system=file_system,
                 save_interval_ms=config.progress_save_interval_ms,
                 sync=config.progress_sync,
+                in_flight_max=config.in_flight_max,
             )
             await trio.to_thread.run_sync(progress.open)
             async with _closing(progress):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from commitbus.broker.config.setting import documented
 from commitbus.broker.config.store_settings import DAY_MS, FILE_BYTES_MAX
+from commitbus.broker.metadata.progress_table import IN_FLIGHT_MAX_DEFAULT
 
 
 @dataclass(frozen=True)
@@ -67,5 +68,16 @@ class LimitSettings:
             danger="0: retries wait while new messages come; 100: the other way round",
             aliases=("popFromRetryProbability",),
             allowed=(0, 100),
+        ),
+    )
+    in_flight_max: int = field(
+        default=IN_FLIGHT_MAX_DEFAULT,
+        metadata=documented(
+            unit="messages of a queue, for each group",
+            reason="far above what consumers work on at a time, and 80 MB at most",
+            danger="a consumer that never acknowledges takes 400 bytes a message; a low one stops "
+            "groups of many slow consumers",
+            aliases=("popInflightMessageThreshold",),
+            allowed=(1, 10_000_000),
         ),
     )

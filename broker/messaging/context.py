@@ -18,6 +18,7 @@ from commitbus.broker.messaging.errors import (
     TooManyRequestsError,
     TopicNotFoundError,
 )
+from commitbus.broker.messaging.in_flight_cap import InFlightCap
 from commitbus.broker.messaging.leavers import Leavers
 from commitbus.broker.messaging.long_polling import LongPolling
 from commitbus.broker.messaging.progress_durability import ProgressDurability
@@ -62,6 +63,7 @@ class MessagingContext:
         self.client_groups = ClientGroups()
         self.questions = Questions()
         self.counters = Counters()
+        self.in_flight_cap = InFlightCap(clock)
         self.polls = LongPolling(clock)
         self.watch = QueueWatch()
         self.durability = Durability(
@@ -205,6 +207,7 @@ class MessagingContext:
         for topics in self._turns.values():
             topics.pop(name, None)
         self.counters.forget(topic=name)
+        self.in_flight_cap.forget(topic=name)
         self.polls.forget_topic(name)
         self.watch.forget_topic(name)
 
@@ -213,6 +216,7 @@ class MessagingContext:
         self._turns.pop(name, None)
         self.client_groups.forget(name)
         self.counters.forget(group=name)
+        self.in_flight_cap.forget(group=name)
         self.polls.forget_group(name)
         self.watch.forget_group(name)
 

@@ -204,7 +204,7 @@ class FifoBatch(Batch):
                     f"{units.held_back} messages of locked message groups are held back in queue "
                     f"{queue_id}, and nothing behind them is looked at"
                 )
-        return ""
+        return super().limit_met()
 
     async def _take_free(self, queue_id: int, progress: QueueProgress, group: GroupConfig) -> bool:
         """Take what is in flight and free, in order; return whether there is room for more."""

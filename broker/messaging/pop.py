@@ -22,6 +22,7 @@ from commitbus.broker.messaging.client_groups import beginning_of
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.delivering import Recipient
 from commitbus.broker.messaging.errors import TooManyRequestsError
+from commitbus.broker.messaging.in_flight_cap import delivered_count, explanation
 from commitbus.broker.messaging.scan import Found, Scan
 from commitbus.broker.messaging.store_reads import Place, read_or_wait, read_places
 from commitbus.broker.messaging.taken import Handles, Run, encode_taken
@@ -308,6 +309,8 @@ class Batch(Undelivered):
         # A consumer that never acknowledges gets no further.
         allowed = min(max_count, self._in_flight_room(queue_id, progress))
         if allowed <= 0:
+            if max_count > 0:
+                self._note_cap(queue_id, progress)
             return None
         start = QueueOffset(progress.next_offset)
         scan = Scan(self._context, self.demand.topic, queue_id, self.demand.wanted)
@@ -317,7 +320,15 @@ class Batch(Undelivered):
 
     def limit_met(self) -> str:
         """Return which limit keeps the group from new messages, in words; empty if none does."""
-        return ""
+        context, demand = self._context, self.demand
+        return explanation(
+            context.store, context.metadata, context.progress, demand.group, demand.topic
+        )
+
+    def _note_cap(self, queue_id: int, progress: QueueProgress) -> None:
+        count = delivered_count(progress)
+        if count >= self._context.progress.in_flight_max:
+            self._context.in_flight_cap.reached(*self._key(queue_id), count)
 
     def _in_flight_room(self, _queue_id: int, progress: QueueProgress) -> int:
         """Return how many messages more may be in flight."""

@@ -46,8 +46,8 @@ from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.errors import StoreClosedError, StoreError
 from commitbus.commitlog.file_system import FileSystem
 
-IN_FLIGHT_MAX_DEFAULT: Final = 10_000
-"""RocketMQ's popInflightMessageThreshold."""
+IN_FLIGHT_MAX_DEFAULT: Final = 200_000
+"""RocketMQ has none unless it is told to. Far above what consumers work on at a time."""
 
 EARLY_SAVE_FILLED: Final = 0.5
 """A journal fuller than that is saved at once, not at the next interval."""

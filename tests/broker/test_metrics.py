@@ -102,6 +102,7 @@ def test_a_scrape_has_rocketmq_s_names_and_labels(tmp_path: Path) -> None:
                 progress, [0], Lease(1, 2, "c", auto_renew=False), next_offset=1
             )
             context.messaging.counters.count_received("g", "orders", 1, 3)
+            context.messaging.in_flight_cap.reached("g", "orders", 0, 1)
             await trio.to_thread.run_sync(
                 context.store.wait_dispatched, context.store.end_offset, 10.0
             )
@@ -131,6 +132,7 @@ def test_a_scrape_has_rocketmq_s_names_and_labels(tmp_path: Path) -> None:
         assert samples["rocketmq_throughput_out_total"] == {consumer: 3}
         assert samples["rocketmq_consumer_lag_messages"] == {consumer: 2}
         assert samples["rocketmq_consumer_inflight_messages"] == {consumer: 1}
+        assert samples["commitbus_consumer_inflight_max_reached_total"] == {consumer: 1}
         assert samples["rocketmq_consumer_lag_latency_milliseconds"][consumer] >= 0
         assert samples["rocketmq_storage_size_bytes"][disk] > 0
         assert samples["rocketmq_storage_dispatch_behind_bytes"] == {disk: 0}

@@ -59,7 +59,7 @@ def test_progress_begins_once(open_table: Open, tmp_path: Path) -> None:
     assert progress.committed_offset == 7
     assert table.groups_of("t") == ["g"]
     assert table.groups_of("other") == []
-    assert table.in_flight_max == 10_000
+    assert table.in_flight_max == 200_000
 
 
 def test_a_kill_loses_nothing_that_was_answered(
