@@ -12,7 +12,8 @@ when its invisible time is over, and given up after the last attempt.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import trio
@@ -32,7 +33,7 @@ from commitbus.broker.metadata.fifo_lock import client_of
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.progress import Lease, QueueProgress
 from commitbus.broker.metadata.topics import TopicConfig
-from commitbus.commitlog.errors import OffsetOutOfRangeError
+from commitbus.commitlog.errors import OffsetOutOfRangeError, StoreClosedError
 from commitbus.commitlog.types import QueueOffset
 
 BATCH_MAX: Final = 32
@@ -147,18 +148,26 @@ class Batch(Undelivered):
 
         It was no attempt: a client that never reads to the end would use up all of them.
         """
-        until_ms = self._context.clock.now_ms() + renewals.RELEASED_INVISIBLE_MS
-        try:
-            for run in self._taken:
-                for place in run.places:
-                    self._make_visible(run, place, until_ms)
-        except StateWriteError as error:
-            # It becomes visible later then, at the end of its invisible time.
-            _log.warning("release not saved", extra={"reason": str(error)})
-        if self._taken:
-            self._note_expiry(until_ms)
+        self._release(self._taken)
         self._taken.clear()
         self.messages.clear()
+
+    def when_unfinished(self) -> Callable[[], None]:
+        """Return a function that does so once what was handed over turns out not to have left."""
+        self.messages.clear()
+        return partial(self._release, list(self._taken))
+
+    def _release(self, runs: Sequence[Run]) -> None:
+        until_ms = self._context.clock.now_ms() + renewals.RELEASED_INVISIBLE_MS
+        try:
+            for run in runs:
+                for place in run.places:
+                    self._make_visible(run, place, until_ms)
+        except (StateWriteError, StoreClosedError) as error:
+            # It becomes visible later then, at the end of its invisible time.
+            _log.warning("release not saved", extra={"reason": str(error)})
+        if runs:
+            self._note_expiry(until_ms)
 
     def note_next_expiry(self) -> None:
         """Have one of those who wait woken when the first message in flight is visible again."""

@@ -63,7 +63,7 @@ def receive_message(
         context.consuming_group(demand.group)
         if demand.batch_size == 0:
             return _answer_nothing(context, client, until_s, send)
-        polling = Polling(context, demand, client, until_s, send)
+        polling = Polling(context, demand, client, until_s, call=call, send=send)
     except REFUSALS as error:
         return _refuse(context, send, error)
     if _may_find(context, demand, topic) or names_attempt(demand.client_id):
@@ -137,10 +137,17 @@ class Polling(Parked):
     Ten thousand may be parked. So what a look needs, and no other, is made anew for each.
     """
 
-    __slots__ = ("_client", "_context", "_demand", "_receiver", "_send", "_until_s")
+    __slots__ = ("_call", "_client", "_context", "_demand", "_receiver", "_send", "_until_s")
 
     def __init__(
-        self, context: MessagingContext, demand: Demand, client: Client, until_s: float, send: Send
+        self,
+        context: MessagingContext,
+        demand: Demand,
+        client: Client,
+        until_s: float,
+        *,
+        call: Call,
+        send: Send,
     ) -> None:
         """Join the line.
 
@@ -148,7 +155,7 @@ class Polling(Parked):
             TooManyRequestsError: it is full.
         """
         self._context, self._demand, self._client = context, demand, client
-        self._until_s, self._send = until_s, send
+        self._until_s, self._call, self._send = until_s, call, send
         self._receiver = context.polls.join(demand.group, demand.topic, demand.batch_size)
         context.clients.stream_began(client)
 
@@ -216,6 +223,8 @@ class Polling(Parked):
             return
         last = _delivery_timestamp(self._context)
         await hand_over(self._send, _OK, batch.messages, last)
+        # What was sent may still wait for the client to read it.
+        self._call.when_unfinished = batch.when_unfinished()
 
 
 def _nothing_new(limit_met: str) -> pb.ReceiveMessageResponse:

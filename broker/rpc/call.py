@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol, final
@@ -68,7 +68,7 @@ class RpcError(Exception):
 @final
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call, as its transport saw it arrive. Nobody changes it.
+    """One call, as its transport saw it arrive. Nobody changes it, except `when_unfinished`.
 
     Not frozen, because that makes one four times as dear, and each request needs one.
     """
@@ -84,6 +84,9 @@ class Call:
     """The `:authority` header, if the transport can tell."""
     deadline_s: float | None
     """When the client stops waiting, on the scale of `trio.current_time()`."""
+    when_unfinished: Callable[[], None] | None = None
+    """Set by a handler before it ends, if it has to know that its response did not leave in full:
+    called once if the stream or the connection ends before the network has taken all of it."""
 
     @property
     def client_id(self) -> str:

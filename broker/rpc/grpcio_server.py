@@ -195,6 +195,7 @@ class CallCarrier:
         except BaseException:
             # Cancelled, or the connection broke under a write.
             self._to_trio.put(exchange.cancel)
+            self._to_trio.put(did_not_finish, call)
             raise
         if outcome is not None:
             await abort(context, outcome)
@@ -304,3 +305,9 @@ def set_result(answer: asyncio.Future[Outcome], outcome: Outcome) -> None:
     """Answer whoever waits, if it still does."""
     if not answer.done():
         answer.set_result(outcome)
+
+
+def did_not_finish(call: Call) -> None:
+    """Tell a handler that has ended, if it has to know, that its response did not leave in full."""
+    if call.when_unfinished is not None:
+        call.when_unfinished()

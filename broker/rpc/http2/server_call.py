@@ -27,6 +27,7 @@ from commitbus.broker.rpc.http2.grpc_wire import (
     only_message,
 )
 from commitbus.broker.rpc.http2.held_bytes import HeldAccount
+from commitbus.broker.rpc.http2.leaving import Leaving
 from commitbus.broker.rpc.http2.metadata import Metadata
 from commitbus.broker.rpc.http2.request_stream import RequestStream
 from commitbus.broker.rpc.http2.response import respond, response_fields, status_of
@@ -47,6 +48,7 @@ class Connection(Protocol):
     state: ServerState
     requests: HeldAccount
     """What is held of requests."""
+    leaving: Leaving
 
     def flush(self) -> None:
         """Write what is queued."""
@@ -288,6 +290,8 @@ class ServerCall:
         if not self._is_over:
             self._is_over = True
             self._respond(outcome)
+            if self._call.when_unfinished is not None:
+                self._connection.leaving.add(self.stream_id, self._call.when_unfinished)
             self._connection.forget(self, client_has_ended=self._has_ended)
         self._wake()
         self._end()

@@ -27,6 +27,7 @@ from commitbus.broker.rpc.http2.engine import (
     TrailersReceived,
 )
 from commitbus.broker.rpc.http2.grpc_wire import parse_timeout_s
+from commitbus.broker.rpc.http2.leaving import Leaving
 from commitbus.broker.rpc.http2.liveness import Liveness, Verdict
 from commitbus.broker.rpc.http2.metadata import Metadata
 from commitbus.broker.rpc.http2.request_head import (
@@ -84,7 +85,7 @@ class ServerConnection:
         *("_is_established", "_is_over", "_is_reading", "_is_writing", "_last_words"),
         *("_left_bytes", "_liveness", "_noted", "_now_s", "_nursery", "_peer"),
         *("_places", "_read_scope", "_rest_bytes", "_shares", "_unread", "_waiting", "_wire"),
-        *("__weakref__", "_written", "engine", "requests", "state"),
+        *("__weakref__", "_written", "engine", "leaving", "requests", "state"),
     )
 
     def __init__(
@@ -95,6 +96,7 @@ class ServerConnection:
         self.engine = Engine(Role.SERVER, state.limits.engine)
         self._places = CallPlaces(state.shares, share_address(peer), place)
         self._shares = state.shares
+        self.leaving = Leaving()
         self._calls: dict[int, ServerCall] = {}
         self._fresh: list[ServerCall] = []
         self._incomplete: dict[ServerCall, float] = {}
@@ -141,6 +143,7 @@ class ServerConnection:
             self._unread.close()
             self.requests.close()
             self._is_closed = True
+            self.leaving.connection_lost()
             with trio.CancelScope(shield=True):
                 await self._wire.close()
 
@@ -212,6 +215,8 @@ class ServerConnection:
                 self._request_received(event, following)
             elif isinstance(event, StreamClosed):
                 stream_id = event.stream_id
+                if stream_id in self.leaving.streams:
+                    self.leaving.stream_closed(stream_id, event.error_code)
                 call = self._calls.pop(stream_id, None)
                 if call is None and stream_id not in self._noted:
                     places.open -= 1
@@ -372,8 +377,7 @@ class ServerConnection:
             events = engine.take_events()
             if events:
                 self._handle(events)
-            if output:
-                self._write(output)
+            self._write(output)
             if is_awaited:
                 self._wake_some()
         unread = engine.unsent_bytes() + self._rest_bytes
@@ -396,15 +400,17 @@ class ServerConnection:
 
     def _write(self, output: bytes) -> None:
         try:
-            written = self._wire.write_now(output)
+            written = self._wire.write_now(output) if output else 0
         except OSError:
             self.abort()
             return
-        if written < len(output):
-            self._is_writing = True
-            rest = memoryview(output)[written:]
-            self._rest_bytes = len(rest)
-            self._nursery.start_soon(self._write_rest, rest)
+        if written == len(output):
+            self.leaving.written()
+            return
+        self._is_writing = True
+        rest = memoryview(output)[written:]
+        self._rest_bytes = len(rest)
+        self._nursery.start_soon(self._write_rest, rest)
 
     async def _write_rest(self, rest: memoryview) -> None:
         try:

@@ -110,3 +110,28 @@ def test_what_a_client_read_of_an_unfinished_answer_it_may_acknowledge(run: Run)
         assert (await bus.receive()).bodies == [b"3" * 40_000]
 
     run(scenario)
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_what_the_network_did_not_take_after_all_was_not_delivered(run: Run, kind: str) -> None:
+    """The transport took a small answer, and its client was reset before it left."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.group(**GROUPS[kind])
+        await bus.send(b"1", b"2")
+        for _ in range(UNFINISHED):
+            call = bus.call()
+            assert (await bus.receive(call=call, invisible_s=600)).bodies == [b"1", b"2"]
+            call.when_unfinished()
+            await bus.sleep(1.1)
+        call = bus.call()
+        received = await bus.receive(call=call, invisible_s=600)
+        attempts = [message.system_properties.delivery_attempt for message in received.messages]
+        assert attempts == [1, 1]
+        # What was acknowledged was read.
+        await bus.ack(received.handles[0])
+        call.when_unfinished()
+        await bus.sleep(1.1)
+        assert (await bus.receive()).bodies == [b"2"]
+
+    run(scenario)
