@@ -9,6 +9,7 @@ import trio
 from commitbus.broker.bulk.arrivals import Arrivals
 from commitbus.broker.bulk.memory import keep_freed_memory
 from commitbus.broker.bulk.producers import Producers
+from commitbus.broker.bulk.slice_shares import SliceShares
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.durability import Durability
 from commitbus.broker.store.message_store import MessageStore
@@ -27,6 +28,7 @@ class BulkContext:
         self.messaging = messaging
         self.producers = Producers(store, messaging.durability)
         self.arrivals = Arrivals(token)
+        self.slices = SliceShares()
         store.add_arrival_listener(self.arrivals.on_arrival)
         self.on_disk = messaging.durability
         """For streams that ask for durable acknowledgements whatever the flush mode."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar, final
 
 import trio
@@ -35,9 +36,12 @@ _DISPATCH_POLL_S: Final = 0.005
 LOG_POLL_S: Final = 1.0
 """Records that no queue will hold, such as half messages, arrive without a sign."""
 
+_Share = Callable[[int], AbstractAsyncContextManager[None]]
+"""Waits until so many bytes may be sent, and counts them as long as its block runs."""
+
 
 async def fetch(
-    context: BulkContext, requests: AsyncIterator[pb.FetchRequest], _call: Call, send: Send
+    context: BulkContext, requests: AsyncIterator[pb.FetchRequest], call: Call, send: Send
 ) -> None:
     """Serve one Fetch call.
 
@@ -49,15 +53,16 @@ async def fetch(
     if request is None or what is None:
         raise RpcError(StatusCode.INVALID_ARGUMENT, "the first request must say what to fetch")
     credit = _Credit()
+    share = partial(context.slices.hold, call.peer)
     async with trio.open_nursery() as nursery:
         with _refusing():
             credit.grant(request.credit_bytes)
             nursery.start_soon(_take_credit, requests, credit)
             await _until_shown(context.store)
             if what == "topic":
-                await _fetch_topic(context, request.topic, credit, send)
+                await _fetch_topic(context, request.topic, credit, share, send)
             else:
-                await _fetch_log(context, request.log, credit, send)
+                await _fetch_log(context, request.log, credit, share, send)
         nursery.cancel_scope.cancel()
 
 
@@ -161,7 +166,7 @@ class _TopicReader:
     def __init__(self, context: BulkContext, name: str, what: pb.FetchTopic) -> None:
         self._context, self._store, self._what = context, context.store, what
         self.topic = name
-        self._slice_bytes = _slice_bytes(what.slice_bytes_max)
+        self.slice_bytes = _slice_bytes(what.slice_bytes_max)
         self._wanted = _wanted(what.tags)
         self._has_others = what.other_queues or not what.queues
         self._queue_count = 0
@@ -220,7 +225,7 @@ class _TopicReader:
                 max_units=max_units, only_cached=only_cached,
             )  # fmt: skip
 
-        return _up_to_unreadable(read, self._slice_bytes)
+        return _up_to_unreadable(read, self.slice_bytes)
 
     def response(self, cursor: _Cursor, part: Slice) -> Pieces:
         """Return what the client gets for a slice."""
@@ -229,7 +234,7 @@ class _TopicReader:
 
 
 async def _fetch_topic(
-    context: BulkContext, what: pb.FetchTopic, credit: _Credit, send: Send
+    context: BulkContext, what: pb.FetchTopic, credit: _Credit, share: _Share, send: Send
 ) -> None:
     name = topic_name(v2.Resource(name=what.topic))
     prepared = await prepare_filter(v2.FilterExpression(expression=what.tags))
@@ -240,7 +245,7 @@ async def _fetch_topic(
         arrival = context.arrivals.next(name) if what.follow else None
         if new := await reader.begin_new_queues():
             await send(*new)
-        if not await _send_round(reader, credit, send):
+        if not await _send_round(reader, credit, share, send):
             return
         if any(map(reader.has_more, reader.cursors)):
             continue
@@ -249,17 +254,18 @@ async def _fetch_topic(
         await arrival.wait()
 
 
-async def _send_round(reader: _TopicReader, credit: _Credit, send: Send) -> bool:
+async def _send_round(reader: _TopicReader, credit: _Credit, share: _Share, send: Send) -> bool:
     """Send a slice of each queue that has one; False when the client grants no more."""
     for cursor in reader.cursors:
         if not reader.has_more(cursor):
             continue
         if not await credit.wait():
             return False
-        part = await reader.read(cursor)
-        if part is not None:
-            credit.use(len(part.records))
-            await send(reader.response(cursor, part))
+        async with share(reader.slice_bytes):
+            part = await reader.read(cursor)
+            if part is not None:
+                credit.use(len(part.records))
+                await send(reader.response(cursor, part))
     return True
 
 
@@ -316,7 +322,9 @@ def _begin(store: MessageStore, topic: str, queue_id: int, position: pb.Position
 # The whole log
 
 
-async def _fetch_log(context: BulkContext, what: pb.FetchLog, credit: _Credit, send: Send) -> None:
+async def _fetch_log(
+    context: BulkContext, what: pb.FetchLog, credit: _Credit, share: _Share, send: Send
+) -> None:
     store, slice_bytes = context.store, _slice_bytes(what.slice_bytes_max)
     slices = store.log_slices()
     first, end = store.min_physical_offset, store.confirm_offset
@@ -329,11 +337,12 @@ async def _fetch_log(context: BulkContext, what: pb.FetchLog, credit: _Credit, s
         while start < (end := store.confirm_offset):
             if not await credit.wait():
                 return
-            part = await run_in_worker(_read_log, slices, start, end, slice_bytes)
-            start = PhysicalOffset(part.next_offset)
-            if part.record_count:
-                credit.use(len(part.records))
-                await send(_response(part, end, 0, checksums=what.checksums))
+            async with share(slice_bytes):
+                part = await run_in_worker(_read_log, slices, start, end, slice_bytes)
+                start = PhysicalOffset(part.next_offset)
+                if part.record_count:
+                    credit.use(len(part.records))
+                    await send(_response(part, end, 0, checksums=what.checksums))
         if arrival is None:
             return
         with trio.move_on_after(LOG_POLL_S):

@@ -53,12 +53,16 @@ class Delivering:
 
     def may_take_one(self, to: Recipient) -> bool:
         """Return whether a recipient may be sent one message, of any size, beyond its share."""
-        if to.client_id in self._clients or to.connection in self._connections:
+        if self.holds_any(to):
             return False
         if self.total_bytes < DELIVERING_BYTES_MAX:
             return True
         limit = DELIVERING_BYTES_MAX + RESERVE_BYTES
         return to.group not in self._groups and self.total_bytes < limit
+
+    def holds_any(self, to: Recipient) -> bool:
+        """Return whether anything is on its way to a client or its connection."""
+        return to.client_id in self._clients or to.connection in self._connections
 
     def take(self, to: Recipient, size_bytes: int) -> None:
         """Note bytes that are being sent from now on."""

@@ -16,6 +16,7 @@ import trio
 from commitbus.broker import Broker
 from commitbus.broker.bulk.arrivals import Arrivals
 from commitbus.broker.bulk.fetch import fetch
+from commitbus.broker.bulk.slice_shares import SliceShares
 from commitbus.broker.rpc.call import Call, StatusCode
 from commitbus.broker.rpc.outcome import refusal
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
@@ -262,7 +263,7 @@ def test_what_was_acknowledged_is_waited_for() -> None:
             log_slices=lambda: None,
             wait_dispatched=wait_dispatched,
         )
-        context: Any = SimpleNamespace(store=store)
+        context: Any = SimpleNamespace(store=store, slices=SliceShares())
 
         async def requests() -> AsyncGenerator[pb.FetchRequest, None]:
             yield pb.FetchRequest(log=pb.FetchLog())
@@ -288,7 +289,7 @@ def test_a_refusal_is_one_also_for_a_client_that_has_just_gone() -> None:
             log_slices=lambda: None,
         )
         arrivals = Arrivals(trio.lowlevel.current_trio_token())
-        context: Any = SimpleNamespace(store=store, arrivals=arrivals)
+        context: Any = SimpleNamespace(store=store, slices=SliceShares(), arrivals=arrivals)
         call = Call("", {}, "", None, None)
 
         async def requests() -> AsyncGenerator[pb.FetchRequest, None]:
