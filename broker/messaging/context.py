@@ -38,6 +38,8 @@ from commitbus.flush.policy import FlushMode
 CREATED_BY_CLIENTS_MAX: Final = 10_000
 """Topics, and groups, of one broker. Each takes memory, disk and a share of every save, and to
 create one a client only has to name it. Operators may go beyond."""
+LETTERS_MAX: Final = 16
+"""Dead letters being made, 4 MiB each: thousands of calls may wait for the disk to take them."""
 
 
 @final
@@ -81,6 +83,8 @@ class MessagingContext:
         """Held for a step of a scan: of a thousand scans one goes on at a time."""
         self.waiting_settings_bytes = 0
         """Of answers to clients that do not listen yet."""
+        self.letter_places = trio.CapacityLimiter(LETTERS_MAX)
+        """Held while a message is in memory to be copied into a dead letter queue."""
         self.delivering = Delivering()
         """Bytes of messages that were taken and that their consumers have not read yet."""
         store.add_arrival_listener(self.polls.on_arrival)

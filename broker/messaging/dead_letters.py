@@ -36,15 +36,21 @@ async def forward_message_to_dead_letter_queue(
     text = request.receipt_handle
     delivery = await _delivery(context, group, topic, text)
     if delivery.entry is not None:
-        handle = delivery.handle
-        record = await _read(context, topic, handle)
-        await prepare(context, group)
-        # A disk may have been waited for, and another request may have had the same wish.
-        delivery = await _delivery(context, group, topic, text)
-        if delivery.entry is not None:
-            await bury(context, group, record, delivery.entry.delivery_attempt)
-            settle(context, group, topic, delivery.progress, (handle.queue_offset,))
+        async with context.letter_places:
+            await _forward(context, group, topic, text, delivery.handle)
     return pb.ForwardMessageToDeadLetterQueueResponse(status=ok())
+
+
+async def _forward(
+    context: MessagingContext, group: str, topic: str, text: str, handle: ReceiptHandle
+) -> None:
+    record = await _read(context, topic, handle)
+    await prepare(context, group)
+    # A disk may have been waited for, and another request may have had the same wish.
+    delivery = await _delivery(context, group, topic, text)
+    if delivery.entry is not None:
+        await bury(context, group, record, delivery.entry.delivery_attempt)
+        settle(context, group, topic, delivery.progress, (handle.queue_offset,))
 
 
 async def _delivery(context: MessagingContext, group: str, topic: str, text: str) -> Delivery:

@@ -102,6 +102,10 @@ class Undelivered:
 
     async def _bury(self, run: Run) -> None:
         """Move a message that was delivered too often to the dead letter queue."""
+        async with self._context.letter_places:
+            await self._bury_now(run)
+
+    async def _bury_now(self, run: Run) -> None:
         (place,) = run.places
         try:
             record = await read_or_wait(read_record, self._context.store, place)

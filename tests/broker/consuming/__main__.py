@@ -17,8 +17,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.broker.consuming.history import Outcome, consume
+from tests.broker.consuming.history import consume
 from tests.broker.consuming.oracle import OracleError
+from tests.broker.consuming.outcome import Outcome
 from tests.broker.consuming.planted import BUGS, find
 
 SAID_EVERY_S = 30.0

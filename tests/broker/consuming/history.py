@@ -7,7 +7,6 @@ while there is something for him, and everything that a client was answered is t
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -34,6 +33,7 @@ from tests.broker.consuming.oracle import (
     Sent,
     Subscription,
 )
+from tests.broker.consuming.outcome import Outcome
 from tests.broker.consuming.receiver import Arrivals, Poll
 from tests.broker.messaging.bus import Bus, make_message
 from tests.simulation.scheduler import repeatable
@@ -59,34 +59,6 @@ RETRY_PERCENTS: Final = (20, 50, 5)
 REAL_WAITS_MAX: Final = 1_000
 """Of 5 ms: for the store's threads, which run in real time."""
 STEPS_SHOWN: Final = 30
-
-
-@final
-@dataclass
-class Outcome:
-    """What a history was made of."""
-
-    steps: int = 0
-    sent: int = 0
-    delivered: int = 0
-    redelivered: int = 0
-    acknowledged: int = 0
-    dead: int = 0
-    restarts: int = 0
-    kills: int = 0
-    new_waited: int = 0
-    """The most receives that a new message waited for, while it was there and others were given."""
-    retries_waited: int = 0
-    """The same of messages that were visible again."""
-
-    def add(self, other: Outcome) -> None:
-        """Count another history, too."""
-        for name, count in vars(other).items():
-            mine = getattr(self, name)
-            setattr(self, name, max(mine, count) if name.endswith("waited") else mine + count)
-
-    def __str__(self) -> str:
-        return ", ".join(f"{count:,} {name}" for name, count in vars(self).items())
 
 
 @final

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.consuming.history import Outcome, consume
+from tests.broker.consuming.history import consume
+from tests.broker.consuming.outcome import Outcome
 
 SEEDS_PER_TEST = 4
 

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from commitbus.broker.config import CLUSTER_NAME_BYTES_MAX
 from commitbus.broker.messaging import dead_letters
+from commitbus.broker.messaging.context import LETTERS_MAX
 from commitbus.broker.messaging.message_codec import to_outgoing
 from commitbus.broker.messaging.validate import (
     USER_PROPERTIES_BYTES_MAX,
@@ -326,3 +328,38 @@ def test_the_longest_name_of_a_cluster_leaves_room_for_the_largest_message() -> 
     stored = to_outgoing(checked, "T" * 127, 0, cluster, peer=PEER, now_ms=1)
     # A dead letter remembers more: ids, topic, group, and how often it was tried.
     assert len(stored.properties) + 4096 < MAX_PROPERTIES_BYTES
+
+
+def test_messages_that_wait_to_be_dead_letters_on_disk_are_few_in_memory(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many calls give one up: the rest waits before it is read."""
+    held, most = 0, 0
+
+    async def wait(*_: object) -> None:
+        nonlocal held, most
+        held += 1
+        most = max(most, held)
+        await trio.sleep(1)
+        held -= 1
+
+    async def scenario(bus: Any) -> None:
+        bodies = [b"%d" % number for number in range(32)]
+        await bus.send(*bodies)
+        handles = (await bus.receive(invisible_s=600)).handles
+        monkeypatch.setattr(bus.context.durability, "wait", wait)
+
+        async def give_up(handle: str) -> None:
+            request = pb.ForwardMessageToDeadLetterQueueRequest(receipt_handle=handle)
+            request.group.name, request.topic.name = "G", "T"
+            answer = await bus.unary("ForwardMessageToDeadLetterQueue", request)
+            assert answer.status.code == pb.OK
+
+        async with trio.open_nursery() as nursery:
+            for handle in handles:
+                nursery.start_soon(give_up, handle)
+            for _ in range(3):
+                await bus.sleep(1)
+        assert most == LETTERS_MAX
+
+    run(scenario)
