@@ -72,6 +72,8 @@ class Fairness:
         if subscription.lock_unit is not None:
             return
         bodies = {delivery.sent.body for delivery in given}
+        # What was given was available, also where the oracle could not know of the room for it.
+        available = [d for d in available if d.sent.body not in bodies] + [*given]
         for delivery in available:
             self._count(subscription, delivery, is_given=delivery.sent.body in bodies)
         for is_retry in (False, True):
