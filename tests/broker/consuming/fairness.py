@@ -103,8 +103,8 @@ class Fairness:
     def _check(
         self, waiting: Waiting, there: Iterable[Delivery], given: Collection[bytes], burials: int
     ) -> None:
-        there = [delivery.sent.body for delivery in there]
-        if not there or any(body in given for body in there):
+        bodies = [delivery.sent.body for delivery in there]
+        if not bodies or any(body in given for body in bodies):
             self.passed_over.pop(waiting, None)
             return
         self.passed_over[waiting] += 1

@@ -15,7 +15,7 @@ from commitbus.broker.rpc.call import Response, RpcError, StatusCode
 
 Run = Callable[..., None]
 UNFINISHED = 20
-GROUPS = {
+GROUPS: dict[str, dict[str, Any]] = {
     "normal": {"retry_max_times": 30},
     "fifo by queue": {"retry_max_times": 30, "consume_message_orderly": True},
     "fifo by message group": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from commitbus.broker.rpc.call import Call, Send
@@ -22,7 +23,7 @@ def test_each_is_told_once_at_most() -> None:
     """That its stream was reset, or that the socket did not take it; not that it left."""
     leaving, told = Leaving(), list[int]()
     for stream_id in range(5):
-        leaving.add(stream_id, lambda stream_id=stream_id: told.append(stream_id))
+        leaving.add(stream_id, partial(told.append, stream_id))
     leaving.stream_closed(0, ErrorCode.NO_ERROR)
     leaving.written()
     leaving.stream_closed(1, ErrorCode.CANCEL)
