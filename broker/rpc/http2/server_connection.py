@@ -60,9 +60,10 @@ _ANSWERS_OF_ONE_READ_BYTES: Final = 64 * 1024
 """So many may wait because nothing was written yet: not worth a look at what is unread in all."""
 _READ_UNWRITTEN_BYTES: Final = 128 * 1024
 """What is read while the network takes nothing of what was written."""
-_EVENTS_AT_ONCE: Final = 1000
-"""Handled before other tasks have their turn: 330 unary calls, some 8 ms. A flood of calls that are
-reset at once must not make thousands of tasks that then only end."""
+_TURN_S: Final = 0.002
+"""Then other tasks have theirs, within what one read brings: 1,000 requests and more."""
+_EVENTS_AT_ONCE: Final = 30
+"""Handled between two looks at the time: about a millisecond."""
 _BULK_EVENT_BYTES: Final = 4096
 """Events this large on average make the next read a large one."""
 _NETWORK_ERRORS: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
@@ -161,6 +162,7 @@ class ServerConnection:
             if not data:
                 return
             self._now_s = trio.current_time()
+            turn_ends_s = self._now_s + _TURN_S
             unanswered_bytes += len(data)
             count = 0
             for piece in (data,) if len(data) <= _SLICE_BYTES else slices(data, _SLICE_BYTES):
@@ -173,8 +175,10 @@ class ServerConnection:
                 while len(events) > _EVENTS_AT_ONCE:
                     self._handle_read(events[:_EVENTS_AT_ONCE])
                     del events[:_EVENTS_AT_ONCE]
-                    self.flush()
-                    await trio.lowlevel.checkpoint()
+                    if trio.current_time() > turn_ends_s:
+                        self.flush()
+                        await trio.lowlevel.checkpoint()
+                        turn_ends_s = trio.current_time() + _TURN_S
                 # Nearly always one turn: what one read brought is answered with one write.
                 self._handle_read(events)
                 # Headers of calls that may now be parked for minutes.
@@ -478,7 +482,7 @@ class ServerConnection:
         limits = self.state.limits
         if self._unread.bytes and now_s - self._unread.moved_s > limits.write_s:
             self._give_up_unread()
-        for call, since_s in list(islice(self._incomplete.items(), _EVENTS_AT_ONCE)):
+        for call, since_s in list(islice(self._incomplete.items(), 1000)):
             if now_s - since_s <= limits.request_s:
                 break
             call.finish(_TOO_SLOW)

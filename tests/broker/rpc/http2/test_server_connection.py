@@ -459,7 +459,8 @@ def test_what_is_answered_together_leaves_in_one_write(handler: Handler, kind: M
             answers = await client.answers(len(ids))
         assert answers == {stream_id: (0, f"text {n}") for n, stream_id in enumerate(ids)}
 
-    trio.run(main)
+    # Time stands still: a turn that takes too long is ended in the middle.
+    trio.run(main, clock=trio.testing.MockClock())
 
 
 class StuckWire(MemoryWire):
@@ -531,3 +532,30 @@ def test_why_a_connection_ends_is_said_behind_what_waits_to_be_written() -> None
             await wire.to_server.send(b"")
 
     trio.run(main)
+
+
+def test_what_one_read_brings_does_not_hold_up_the_others() -> None:
+    """300 calls of a millisecond each: others have their turn after 60 at most."""
+    clock, gaps_s = trio.testing.MockClock(), [0.0]
+
+    def takes_a_millisecond(request: Any, call: Call) -> pb.RecallMessageResponse:
+        clock.jump(0.001)
+        return at_once(request, call)
+
+    async def neighbour() -> None:
+        while True:
+            before_s = trio.current_time()
+            await trio.lowlevel.checkpoint()
+            gaps_s.append(trio.current_time() - before_s)
+
+    async def main() -> None:
+        async with connected(takes_a_millisecond) as client, trio.open_nursery() as nursery:
+            nursery.start_soon(neighbour)
+            adjacent(client, 300)
+            await client.flush()
+            await client.answers(300)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=clock)
+    assert sum(gaps_s) >= 0.3
+    assert max(gaps_s) <= 0.1
