@@ -20,7 +20,7 @@ _BOMB_SHARES: Final = (1, 16, 256)
 """The whole of it, a part, a small part: limits lie in between."""
 _LENGTHS: Final = (200, 4_000, 60_000, 1_000_000)
 _PIECE: Final = 1 << 20
-_HOLD_S: Final = 10.0
+_HOLD_S: Final = 20.0
 _UNREAD_CONNECTIONS: Final = 10
 _UNREAD_CALLS: Final = 70
 _SLOW_READERS: Final = 12

@@ -14,7 +14,7 @@ from tests.attacks.target import NORMAL_TOPIC, Attack, Target
 
 _STREAMS: Final = 10_000
 _CHUNK: Final = 500
-_HOLD_S: Final = 15.0
+_HOLD_S: Final = 25.0
 _FLOOD_CONNECTIONS: Final = 1500
 _FLOOD_ADDRESSES: Final = 8
 _HALF_OPEN: Final = 150
@@ -72,7 +72,7 @@ def resets(target: Target) -> None:
                 connection.reset(stream_id)
             connection.flush()
             target.outcomes["reset by the client"] += _RESETS
-            connection.read_for(min(0.5, target.left_s()))
+            connection.read_for(min(1.0, target.left_s()))
             if not target.left_s():
                 break
 
@@ -123,7 +123,7 @@ def connection_flood(target: Target) -> None:
                 target.outcomes["connected"] += 1
             except OSError:
                 target.outcomes["not connected"] += 1
-            target.pause(0.005)
+            target.pause(0.01)
             if not target.left_s():
                 return
         target.pause(5.0)

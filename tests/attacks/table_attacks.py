@@ -103,7 +103,7 @@ def _http(target: Target) -> socket.socket:
 
 
 ATTACKS: Final = (
-    Attack("new-names", "F2.8", new_names, 0.5),
+    Attack("new-names", "F2.8", new_names, 1.5),
     Attack("slow-scrapes", "F2.8", slow_scrapes, 1.0),
     Attack("bad-scrapes", "F2.7", bad_scrapes, 2.0),
 )

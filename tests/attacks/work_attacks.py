@@ -146,7 +146,7 @@ def _receive_one(connection: Connection) -> str:
 
 
 ATTACKS: Final = (
-    Attack("sql-filters", "F2.6", sql_filters, 0.5),
+    Attack("sql-filters", "F2.6", sql_filters, 2.0),
     Attack("searches", "F2.6", searches, 0.5),
     Attack("garbage", "F2.7", garbage, 1.0),
     Attack("long-settings", "F2.8", long_settings, 0.5),
