@@ -327,16 +327,32 @@ class MappedFileQueue:
         return files[0] if ends_before else None
 
     def delete(self) -> None:
-        """Remove all files, and the directory if nothing else is in it."""
+        """Remove all files, and the directory if nothing else is in it.
+
+        Raises:
+            OSError: One could not be removed. The next call goes on with it.
+            FlushFailedError: That one is gone could not be made durable. Never try again.
+            OutOfResourcesError: The process may open no more files. The next call goes on.
+        """
         # First: a concurrent flush finds names missing, and must not take that for a failure.
         self._is_deleted = True
         with self._lock:
             files, self.files = self.files, ()
-        for file in reversed(files):
-            file.delete()
-            if file is not files[0]:
-                self._directory_dirty = True
-                self._sync_names()
+        left = list(files)
+        try:
+            while left:
+                # From the last to the first, each durably, also after an error: no gap.
+                if not self._is_removal_durable:
+                    self._directory_dirty = True
+                    self._sync_names()
+                    self._is_removal_durable = True
+                left[-1].delete()
+                left.pop()
+                self._is_removal_durable = False
+        except BaseException:
+            with self._lock:
+                self.files = tuple(left)
+            raise
         if self.file_system.exists(self.directory) and not self.file_system.list_names(
             self.directory
         ):

@@ -111,8 +111,29 @@ class ConsumeQueue(QueueReader):
             self._files.delete_before(self._min_offset * UNIT_BYTES)
         return self._min_offset != first
 
+    def hide_before(self, min_physical_offset: PhysicalOffset, first_left: QueueOffset) -> bool:
+        """Hide the units of messages before an offset of the log, without a look at them.
+
+        Their files stay until `delete_before`, which then looks at no unit either. Return whether
+        there was anything to hide.
+
+        Args:
+            min_physical_offset: Where the log ended at some moment.
+            first_left: Where the queue ended then. Messages have followed since.
+        """
+        first = self._min_offset
+        if first <= first_left < self._max_offset:
+            self._min_offset, self._begin_physical = first_left, min_physical_offset
+        return self._min_offset != first
+
     def delete(self) -> None:
-        """Remove the files, and the directory if nothing else is in it."""
+        """Remove the files, and the directory if nothing else is in it.
+
+        Raises:
+            OSError: One cannot be removed. The next call goes on with it.
+            FlushFailedError: That one is gone could not be made durable. Never try again.
+            StoreError: The files, which were not opened yet, are not as they should be.
+        """
         with self._load_lock:
             if not self._is_loaded:
                 self._files.load()

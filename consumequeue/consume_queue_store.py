@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import final
@@ -28,13 +28,13 @@ from commitbus.consumequeue.changed_queues import ChangedQueues, sync_names
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.consumequeue.deleted_topics import DeletedTopics
 from commitbus.consumequeue.errors import DispatchError
-from commitbus.consumequeue.known_queues import FoundIds, ids_on_disk, split_known
+from commitbus.consumequeue.known_queues import FoundIds, ids_on_disk, is_plain_name, split_known
 from commitbus.consumequeue.queue_ends import QueueEnds
 from commitbus.consumequeue.queue_table import QueueTable
+from commitbus.consumequeue.removed_queues import RemovedQueues
 from commitbus.consumequeue.unit_format import UNIT, UNIT_BYTES
 
 _NOT_QUEUED = frozenset((TRANSACTION_PREPARED, TRANSACTION_ROLLED_BACK))
-_NAME_BYTES_MAX = 255
 
 
 @final
@@ -79,8 +79,9 @@ class ConsumeQueueStore:
         self._lock = threading.Lock()
         self.changes = ChangedQueues(directory, file_size, self._table, self._lock, file_system)
         """For checkpoints: makes durable what has changed."""
-        # Topics whose queues are being removed, and up to which offset.
-        self._removing: dict[str, PhysicalOffset] = {}
+        self._removed = RemovedQueues(
+            directory, self._table, self.changes, self._lock, file_system, writable=writable
+        )
         self.begun: list[tuple[str, int]] = []
         """Queues that `put` has begun, in order; for the start, which clears it."""
         # While a note changes, of queue ends or of deleted topics; taken before `_lock`.
@@ -336,8 +337,10 @@ class ConsumeQueueStore:
             DiskFullError: There is no room for the note of it; nothing is changed.
             OutOfResourcesError: The process may open no more files. Likewise.
             FlushFailedError: The note could not be made durable: the next start tells whether the
-                topic is deleted.
-            OSError: The note cannot be written, or a file not be removed.
+                topic is deleted. Or the removal of a file could not.
+            StoreError: The files of a queue are not as they should be. As for a file.
+            OSError: The note cannot be written; nothing is changed. Or a file cannot be removed:
+                the topic is deleted nevertheless, and the file is removed later.
         """
         assert self._writable
         with self._ends_lock:
@@ -347,52 +350,16 @@ class ConsumeQueueStore:
             deletion = self.deleted.write(topic, end, queue_ends)
             with self._lock:
                 # From here on reput passes over what is before it: a message behind must not meet
-                # a queue that lacks those.
+                # a queue that lacks those. No disk is waited for: nothing can fail half-way.
                 if deletion is not None:
                     self.deleted.count(topic, deletion)
-                self._removing[topic] = end
-            try:
-                self._remove_topic(topic, end)
-            finally:
-                with self._lock:
-                    del self._removing[topic]
+                for queue_id in self._table.ids(topic):
+                    self._removed.hide(topic, queue_id, end, queue_ends)
+            failure = self._removed.remove_topic(topic, end)
             with suppress(DiskFullError):
                 self._ends.forget(topic)
-
-    def _remove_topic(self, topic: str, before: PhysicalOffset) -> None:
-        """Remove the queues of a topic, but those that hold a message from an offset on."""
-        for queue_id in self._table.ids(topic):
-            # Queue by queue: the next messages need not wait for all of the files.
-            with self._lock:
-                self._remove_queue(topic, queue_id, before)
-        path = self._directory / topic
-        with self._lock:
-            if (
-                is_plain_name(topic)
-                and self._file_system.exists(path)
-                and not self._file_system.list_names(path)
-            ):
-                self._file_system.remove(path)
-
-    def _remove_first(self, keys: Iterable[tuple[str, int]]) -> None:
-        """Remove those of these queues that a deletion has not come to yet."""
-        for topic, queue_id in keys:
-            before = self._removing.get(topic)
-            if before is not None:
-                self._remove_queue(topic, queue_id, before)
-
-    def _remove_queue(self, topic: str, queue_id: int, before: PhysicalOffset) -> None:
-        queue = self._table.get(topic, queue_id)
-        if queue is None:
-            return
-        # Messages may have come since the log's end was taken.
-        is_changed = queue.delete_before(before)
-        if queue.min_offset == queue.max_offset:
-            self._table.remove(topic, queue_id)
-            self.changes.removed(topic, queue_id)
-            queue.delete() if self._writable else queue.close()
-        elif is_changed:
-            self.changes.note(queue)
+        if failure is not None:
+            raise failure
 
     def settle_deleted(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
         """After a start: remove what a crash left of deleted topics, given the log's bounds.
@@ -409,7 +376,8 @@ class ConsumeQueueStore:
             for topic in deleted.topics():
                 before = min(deleted.before(topic), end)
                 for queue_id in self._table.ids(topic):
-                    self._remove_queue(topic, queue_id, before)
+                    self._removed.hide(topic, queue_id, before, None)
+                    self._removed.remove_files(topic, queue_id)
                 if self._writable and before <= begin:
                     forgotten.append(topic)
             self._sync_removals(forgotten)
@@ -440,11 +408,10 @@ class ConsumeQueueStore:
             self._closed = True
             for queue in self._table.clear():
                 queue.close()
+            self._removed.close()
 
     def _put(self, requests: Sequence[DispatchRequest]) -> None:
         queues, deleted = self._table.awake, self.deleted
-        if self._removing:
-            self._remove_first({request[2:4] for request in requests})
         if deleted:
             requests = [request for request in requests if not deleted.hides(request)]
         for request in requests:
@@ -465,8 +432,6 @@ class ConsumeQueueStore:
 
     def _put_columns(self, columns: DispatchColumns) -> None:
         deleted = self.deleted or None
-        if self._removing:
-            self._remove_first({(topic, queue_id) for topic, queue_id, _, _ in columns.queues})
         for topic, queue_id, queue_offsets, units in columns.queues:
             if deleted is not None and (before := deleted.before(topic)):
                 hidden = sum(offset < before for offset, *_ in UNIT.iter_unpack(units))
@@ -503,6 +468,8 @@ class ConsumeQueueStore:
             raise DispatchError(
                 topic, queue_id, physical_offset, "these cannot be names of directories"
             )
+        # Files that a deletion could not remove would lie beside the new ones.
+        self._removed.remove_files(topic, queue_id)
         queue = self._new_queue(topic, queue_id)
         self._table.add(queue)
         self.begun.append((topic, queue_id))
@@ -522,12 +489,3 @@ class ConsumeQueueStore:
             self._table.remove(queue.topic, queue.queue_id)
             self.changes.removed(queue.topic, queue.queue_id)
             queue.close()
-
-
-def is_plain_name(topic: str) -> bool:
-    """Return whether a topic names a directory inside the one it is looked for in."""
-    return (
-        topic not in ("", ".", "..")
-        and not {"/", "\\", "\0"} & set(topic)
-        and len(topic.encode("utf-8", "surrogatepass")) <= _NAME_BYTES_MAX
-    )

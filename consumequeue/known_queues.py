@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, final
+from typing import Final, NamedTuple, TypeAlias, final
 
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.consumequeue.queue_states import States
+
+_NAME_BYTES_MAX: Final = 255
 
 FoundIds: TypeAlias = Mapping[str, Mapping[int, int]]
 """By topic and queue id, the `names_mark` of the queue's directory."""
@@ -80,3 +82,12 @@ def split_known(
     if ends and flushed_to is None:
         return None
     return split._replace(others=others, ends=ends)
+
+
+def is_plain_name(topic: str) -> bool:
+    """Return whether a topic names a directory inside the one it is looked for in."""
+    return (
+        topic not in ("", ".", "..")
+        and not {"/", "\\", "\0"} & set(topic)
+        and len(topic.encode("utf-8", "surrogatepass")) <= _NAME_BYTES_MAX
+    )

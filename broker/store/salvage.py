@@ -48,7 +48,7 @@ from commitbus.commitlog.record_format import (
 )
 from commitbus.commitlog.recovery import Progress, no_progress
 from commitbus.commitlog.salvage import IntactRecord, LostRange, salvage_file
-from commitbus.consumequeue.consume_queue_store import is_plain_name
+from commitbus.consumequeue.known_queues import is_plain_name
 from commitbus.consumequeue.unit_format import UNIT_BYTES
 from commitbus.flush.checkpoint import CheckpointFile
 from commitbus.flush.sealed import BOUNDARY_BYTES, SEALED_PATH, base_offset_of, read_manifest

@@ -235,9 +235,10 @@ class StoreReader:
         try:
             data = read(QueueOffset(start), count)
         except OffsetOutOfRangeError:
-            if queue.min_offset <= start:
+            is_there = self._queues.queue(topic, queue_id) is queue
+            if is_there and queue.min_offset <= start:
                 raise
-            # Retention has moved the beginning since it was looked at.
+            # Retention has moved the beginning since it was looked at, or the topic was deleted.
             return self._fetch(
                 topic, queue_id, queue_offset, max_count, tags_codes, only_cached=only_cached
             )
@@ -283,6 +284,12 @@ class StoreReader:
                 max_bytes=max_bytes, wanted=wanted, max_units=max_units, only_cached=only_cached,
             )  # fmt: skip
         except OffsetOutOfRangeError:
+            if self._queues.queue(topic, queue_id) is not queue:
+                # The topic was deleted meanwhile.
+                return self.queue_slice(
+                    topic, queue_id, queue_offset, max_bytes, wanted,
+                    max_units=max_units, only_cached=only_cached,
+                )  # fmt: skip
             # Retention deletes files of the log first, then hides what led into them.
             log_start = self.min_physical_offset
             first = queue.search(lambda unit: unit.physical_offset >= log_start)

@@ -14,6 +14,7 @@ from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
 from commitbus.consumequeue.deleted_topics import DeletedTopics
+from commitbus.consumequeue.removed_queues import RemovedQueues
 from tests.consumequeue.test_consume_queue_store import message
 
 
@@ -80,7 +81,7 @@ def test_messages_are_put_while_a_deletion_is_made_durable(
     store.close()
 
 
-@pytest.mark.parametrize("comes_during", ["write", "_remove_topic"])
+@pytest.mark.parametrize("comes_during", ["write", "remove_topic"])
 def test_messages_of_which_earlier_ones_were_not_dispatched_before_the_deletion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_during: str
 ) -> None:
@@ -89,7 +90,7 @@ def test_messages_of_which_earlier_ones_were_not_dispatched_before_the_deletion(
     store.load()
     store.put([message(0, 0, topic="T"), message(1, 0, topic="U")])
     late = [message(2, 1, topic="T"), message(3, 2, topic="T"), message(4, 3, topic="T")]
-    owner = DeletedTopics if comes_during == "write" else ConsumeQueueStore
+    owner = DeletedTopics if comes_during == "write" else RemovedQueues
     original = getattr(owner, comes_during)
 
     def put_first(self: Any, *arguments: Any) -> Any:

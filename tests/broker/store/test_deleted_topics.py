@@ -305,3 +305,25 @@ def test_a_deletion_whose_note_may_not_be_durable_ends_the_store(
     assert [type(failure) for failure in failures] == [FlushFailedError]
     with pytest.raises(StoreReadOnlyError):
         store.put(make_message("Gone"))
+
+
+def test_a_reader_beside_a_deletion_finds_nothing_rather_than_no_place(
+    open_store: OpenStore, make_message: MakeMessage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the queue in hand when that loses its files."""
+    store = open_store()
+    end = put(store, make_message("Gone"), 3).queue_offset + 1
+    read = ConsumeQueue.read
+
+    def delete_and_read(self: ConsumeQueue, start: QueueOffset, max_count: int) -> bytes:
+        monkeypatch.undo()
+        store.delete_topic("Gone")
+        return read(self, start, max_count)
+
+    monkeypatch.setattr(ConsumeQueue, "read", delete_and_read)
+    assert store.fetch("Gone", 0, QueueOffset(1), 32) == ([], 1)
+    put(store, make_message("Gone"), 3)
+    monkeypatch.setattr(ConsumeQueue, "read", delete_and_read)
+    found = store.queue_slice("Gone", 0, QueueOffset(end + 1), 1 << 20)
+    assert found is not None
+    assert (found.record_count, found.next_offset) == (0, end + 1)
