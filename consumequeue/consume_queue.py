@@ -233,6 +233,7 @@ class ConsumeQueue(QueueReader):
             self.saved = None
         self.delete()
         file = self._files.file_for_append(queue_offset * UNIT_BYTES)
+        self._note_begun(self.topic)
         padding_count = queue_offset - file.base_offset // UNIT_BYTES
         file.write(0, PADDING_BYTES * padding_count)
         self._min_offset = self._max_offset = QueueOffset(queue_offset)

@@ -455,7 +455,12 @@ class ConsumeQueueStore:
             file_system=self._file_system,
             policy=self._policy,
             forget_states=self.changes.forget_states,
+            note_begun=self._note_begun,
         )
+
+    def _note_begun(self, topic: str) -> None:
+        # A file is not durable before the names that lead to it are.
+        self.changes.note_names((self._directory / topic, self._directory, self._directory.parent))
 
     def _queue_for(
         self, topic: str, queue_id: int, physical_offset: PhysicalOffset
@@ -473,8 +478,6 @@ class ConsumeQueueStore:
         queue = self._new_queue(topic, queue_id)
         self._table.add(queue)
         self.begun.append((topic, queue_id))
-        # A file is not durable before the names that lead to it are.
-        self.changes.note_names((self._directory / topic, self._directory, self._directory.parent))
         return queue
 
     def _sync_removals(self, topics: Sequence[str]) -> None:

@@ -36,6 +36,10 @@ def _forget_nothing() -> None:
     """Nothing is saved."""
 
 
+def _note_nothing(_topic: str) -> None:
+    """Nobody makes names durable."""
+
+
 class QueueReader:
     """The units of a queue, in files of a fixed size. `ConsumeQueue` adds writing to it."""
 
@@ -49,6 +53,7 @@ class QueueReader:
         "_load_lock",
         "_max_offset",
         "_min_offset",
+        "_note_begun",
         "_tail",
         "dispatched_to",
         "is_changed",
@@ -67,6 +72,7 @@ class QueueReader:
         file_system: FileSystem,
         policy: FilePolicy,
         forget_states: Callable[[], None] = _forget_nothing,
+        note_begun: Callable[[str], None] = _note_nothing,
     ) -> None:
         """Name a queue; nothing is touched before `load` or the first unit.
 
@@ -78,6 +84,8 @@ class QueueReader:
             file_system: What holds the directory.
             policy: How its files are held, shared with the other queues.
             forget_states: Called before `saved` ceases to be true, so that no start relies on it.
+            note_begun: Called with the topic when the queue has made its first file, perhaps in a
+                new directory: the names that lead there are not durable.
         """
         assert file_size > 0
         assert file_size % UNIT_BYTES == 0, "a unit must not lie across two files"
@@ -93,7 +101,7 @@ class QueueReader:
         # Of a queue whose bounds are known from a checkpoint the files are opened when needed.
         self._is_loaded, self._is_doubtful = True, False
         self._load_lock = threading.Lock()
-        self._forget_states = forget_states
+        self._forget_states, self._note_begun = forget_states, note_begun
         self.is_changed = False
         """Whether it is among those that the next flush of the store looks at. The store's."""
         self.saved: QueueState | None = None

@@ -123,6 +123,28 @@ def test_after_an_unclean_stop_the_names_that_lead_to_queues_are_made_durable(
     assert {tmp_path, directory, directory / "T"} <= set(synced)
 
 
+@pytest.mark.parametrize("operation", ["pwrite", "truncate", "make_directories"])
+def test_the_names_of_a_queue_are_made_durable_though_a_checkpoint_came_before_its_first_unit(
+    tmp_path: Path, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without room its directory is made later, or anew: a power cut would take that one."""
+    file_system = FailingFileSystem()
+    directory = tmp_path / "consumequeue"
+    store = open_store(directory, file_system)
+    first = message(0, 13)
+    file_system.fails = {operation: errno.ENOSPC}
+    with pytest.raises(DiskFullError):
+        store.put([first])
+    store.flush()
+    file_system.fails = {}
+    store.put([first])
+    synced: list[Path] = []
+    monkeypatch.setattr(RealFileSystem, "sync_directory", lambda _, path: synced.append(path))
+    store.flush()
+    assert {tmp_path, directory, directory / "T", directory / "T" / "0"} <= set(synced)
+    store.close()
+
+
 def test_flush_takes_only_what_changed_to_the_disk(tmp_path: Path) -> None:
     """10,000 idle queues cost nothing; a cut one is flushed although it became shorter."""
     file_system = FailingFileSystem()
