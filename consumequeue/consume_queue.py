@@ -190,8 +190,15 @@ class ConsumeQueue(QueueReader):
         self.cut_stray_units()
         if self._min_offset == self._max_offset:
             self._begin_physical = 0
-        self._tail = self._files.file_for_append(position)
+        self._tail = self._file_for_append(position)
         return self._tail
+
+    def _file_for_append(self, position: int) -> MappedFile:
+        is_first = not self._files.files
+        file = self._files.file_for_append(position)
+        if is_first:
+            self._note_begun(self.topic)
+        return file
 
     def _set_bounds(self, begin: int, end: int) -> None:
         self._min_offset, self._max_offset = QueueOffset(begin), QueueOffset(end)
@@ -232,8 +239,7 @@ class ConsumeQueue(QueueReader):
             self._forget_states()
             self.saved = None
         self.delete()
-        file = self._files.file_for_append(queue_offset * UNIT_BYTES)
-        self._note_begun(self.topic)
+        file = self._file_for_append(queue_offset * UNIT_BYTES)
         padding_count = queue_offset - file.base_offset // UNIT_BYTES
         file.write(0, PADDING_BYTES * padding_count)
         self._min_offset = self._max_offset = QueueOffset(queue_offset)
