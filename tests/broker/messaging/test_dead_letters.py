@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from commitbus.broker.config import CLUSTER_NAME_BYTES_MAX
 from commitbus.broker.messaging import dead_letters
@@ -347,6 +348,7 @@ def test_messages_that_wait_to_be_dead_letters_on_disk_are_few_in_memory(
         bodies = [b"%d" % number for number in range(32)]
         await bus.send(*bodies)
         handles = (await bus.receive(invisible_s=600)).handles
+        await dead_letters.prepare(bus.context, "G")
         monkeypatch.setattr(bus.context.durability, "wait", wait)
 
         async def give_up(handle: str) -> None:
@@ -358,7 +360,8 @@ def test_messages_that_wait_to_be_dead_letters_on_disk_are_few_in_memory(
         async with trio.open_nursery() as nursery:
             for handle in handles:
                 nursery.start_soon(give_up, handle)
-            for _ in range(3):
+            while nursery.child_tasks:
+                await trio.testing.wait_all_tasks_blocked(cushion=0.005)
                 await bus.sleep(1)
         assert most == LETTERS_MAX
 
