@@ -110,8 +110,8 @@ def test_an_attribute_is_deleted_with_a_dash(mqadmin_json: RunJson) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("-t", "Bad", "-a", "+message.type=NOPE"), "attribute message.type: must be one of"),
-        (("-t", "Bad", "-a", "+no.such=1"), "attribute no.such: unknown"),
+        (("-t", "Bad", "-a", "+message.type=NOPE"), "attribute 'message.type': must be one of"),
+        (("-t", "Bad", "-a", "+no.such=1"), "attribute 'no.such': unknown"),
         (("-t", "Bad", "-r", "0"), "0 read queues: a topic has 1 to 1024"),
         (("-t", "Bad", "-w", "5000"), "5000 write queues"),
         (("-t", "Bad", "-p", "9"), "perm 9"),
