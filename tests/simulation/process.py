@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,7 @@ from commitbus.commitlog.types import (
     OutgoingMessage,
     QueueOffset,
 )
+from commitbus.consumequeue.unit_format import PADDING_BYTES, UNIT_BYTES, decode_unit
 from commitbus.flush.policy import FlushMode, FlushPolicy
 from tests.simulation.disk import Disk, Inode
 from tests.simulation.files import Faults, SimulatedFileSystem
@@ -313,6 +314,24 @@ def derived_files(disk: Disk) -> dict[str, list[bytes]]:
         elif "index" in path.parts:
             derived.setdefault("index", []).append(bytes(inode.cache))
     return derived
+
+
+def pad_hidden_units(files: dict[str, list[bytes]], begins: Mapping[QueueKey, int]) -> None:
+    """Put padding where messages were that lie before the first of their queue.
+
+    Args:
+        files: What `derived_files` has returned.
+        begins: The first queue offset of each queue.
+    """
+    for name in files:
+        if "consumequeue" in name:
+            *_, topic, queue_id, base = Path(name).parts
+            data = bytearray(files[name][0])
+            hidden = begins.get((topic, int(queue_id)), 0) * UNIT_BYTES - int(base)
+            for position in range(0, min(hidden, len(data)), UNIT_BYTES):
+                if decode_unit(data, position).is_written:
+                    data[position : position + UNIT_BYTES] = PADDING_BYTES
+            files[name] = [bytes(data)]
 
 
 @cache
