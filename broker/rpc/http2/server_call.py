@@ -203,9 +203,12 @@ class ServerCall:
     def hold_head(self) -> None:
         """Account for the headers of a call that waits."""
         if isinstance(self._call.metadata, Metadata) and not self._head_bytes:
-            self._head_bytes = self._call.metadata.size
-            account = self._connection.requests
-            account.hold(account.bytes + self._head_bytes)
+            self._count_head(self._call.metadata.size)
+
+    def _count_head(self, size: int) -> None:
+        account, change = self._connection.requests, size - self._head_bytes
+        self._head_bytes = size
+        account.hold(account.bytes + change)
 
     def _hold(self, size: int) -> None:
         """Account for what is kept of the request; that may end this call, or others."""
@@ -257,6 +260,8 @@ class ServerCall:
                     call.metadata.shrink_to_client_id(self._state.shared_bytes)
                 else:
                     call.metadata.shrink(self._state.shared_bytes)
+                if self._head_bytes:
+                    self._count_head(call.metadata.size)
             self.wait_for(answer)
 
     def wait_for(self, answer: Later | Parked | Awaitable[object]) -> None:
@@ -305,8 +310,7 @@ class ServerCall:
         if self._is_incomplete:
             self._complete()
         if self._head_bytes:
-            account = self._connection.requests
-            account.hold(account.bytes - self._head_bytes)
+            self._count_head(0)
         if self._requests is not None:
             self._connection.engine.consume(self.stream_id, self._requests.close())
         # They hold methods of this object: without the collector's help only if let go.

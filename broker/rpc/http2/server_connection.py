@@ -502,8 +502,13 @@ class ServerConnection:
         self.abort()
 
     def _give_up_requests(self) -> None:
-        """Refuse the calls whose requests are held."""
+        """Refuse the calls whose requests are held; without any, end the connection."""
         _log.info("incomplete requests refused", extra={"peer": self._peer})
+        held_bytes = self.requests.bytes
         for call in list(self._calls.values()):
             call.give_up_request()
-        self.state.flusher.flush_soon(self)
+        if self.requests.bytes < held_bytes:
+            self.state.flusher.flush_soon(self)
+        else:
+            # Headers of calls at work. The account is closed now, so it could hold anything.
+            self.abort()

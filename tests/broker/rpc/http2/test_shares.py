@@ -120,6 +120,42 @@ def test_headers_of_incomplete_requests_are_counted(start_abused: Start) -> None
     assert server.peak_growth_mb() < 40
 
 
+def parked_late(client: Any, count: int, extra: tuple[Any, ...]) -> None:
+    """Park calls whose requests come in packets behind those of their headers."""
+    streams = [client.open("Park", body=None, extra=extra) for _ in range(count)]
+    client.flush()
+    client.handlers()
+    for stream_id in streams:
+        client.engine.submit_data(stream_id, b"\0\0\0\0\0", end_stream=True)
+    client.flush()
+    client.handlers()
+
+
+def test_headers_that_were_shortened_count_no_more(start_abused: Start) -> None:
+    """Of a parked call 2 KB are kept: with more counted, its connection would be refused."""
+    server = start_abused(held_request_bytes=1 << 20)
+    client = server.connect()
+    large = tuple((b"x-large-%d" % index, b"x" * 1500) for index in range(8))
+    for _ in range(10):
+        parked_late(client, 20, large)
+    assert client.handlers() == 200
+    assert refused_of(client, "Half", 10) == 0
+
+
+def test_whose_calls_are_all_at_work_is_not_left_uncounted(start_abused: Start) -> None:
+    """There is nothing to refuse then, so the connection goes; else it could hold anything."""
+    server = start_abused(held_request_bytes=256 << 10)
+    client, other = server.connect(), server.connect()
+    large = tuple((b"x-large-%d" % index, b"x" * 1000) for index in range(2))
+    with suppress(ConnectionError, pytest.fail.Exception):
+        for _ in range(20):
+            parked_late(client, 20, large)
+        time.sleep(1.1)  # Whoever has not gone on for a second is asked first.
+        refused = refused_of(client, "Half", 2_000, extra=large)
+        assert refused > 1_000, f"{refused} of 2,000 incomplete requests were refused"
+    assert other.handlers() < 400
+
+
 def test_a_request_that_does_not_come_is_given_up(start_abused: Start) -> None:
     """However alive its connection is."""
     server = start_abused(request_s=0.5)
