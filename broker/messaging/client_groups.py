@@ -47,10 +47,11 @@ class ClientGroups:
         self._making = 0
         # Of groups that were made since the start.
         self._makers: dict[str, str] = {}
+        # By address; those that are being made as well.
         self._made = Counter[str]()
 
     def note_use(self, group: str) -> None:
-        """Note that a client uses a group now."""
+        """Note that a client uses a group now, which exists."""
         self._used.add(group)
 
     def is_idle(self, group: str) -> bool:
@@ -87,13 +88,17 @@ class ClientGroups:
                 f"group {group} is not created, because {reason}: an operator may create it"
             )
         self._making += 1
+        self._made[address] += 1
+        is_made = False
         try:
             yield
+            is_made = True
         finally:
             self._making -= 1
-        if address and group not in self._makers:
-            self._makers[group] = address
-            self._made[address] += 1
+            if is_made and address and group not in self._makers:
+                self._makers[group] = address
+            else:
+                self._made_less(address)
 
     def forget(self, group: str) -> None:
         """Note that a group is gone."""
@@ -101,9 +106,12 @@ class ClientGroups:
         self._used_before.discard(group)
         address = self._makers.pop(group, None)
         if address is not None:
-            self._made[address] -= 1
-            if not self._made[address]:
-                del self._made[address]
+            self._made_less(address)
+
+    def _made_less(self, address: str) -> None:
+        self._made[address] -= 1
+        if not self._made[address]:
+            del self._made[address]
 
 
 async def run(context: MessagingContext) -> None:

@@ -150,7 +150,6 @@ class MessagingContext:
             TooManyRequestsError: there are too many for clients to create one more.
             StateWriteError: it could not be created.
         """
-        self.client_groups.note_use(name)
         group = self.metadata.group(name)
         if group is None:
             address = address_served()
@@ -158,6 +157,7 @@ class MessagingContext:
                 name, address, count=self.metadata.group_count, limit=CREATED_BY_CLIENTS_MAX
             ):
                 group = await self.metadata.add_group(GroupConfig(name, created_by_client=True))
+        self.client_groups.note_use(name)
         return group
 
     def readable_topic(self, name: str) -> TopicConfig:
@@ -181,10 +181,10 @@ class MessagingContext:
             GroupNotFoundError: there is no such group.
             NotPermittedError: it may not consume.
         """
-        self.client_groups.note_use(name)
         group = self.metadata.group(name)
         if group is None:
             raise GroupNotFoundError(name)
+        self.client_groups.note_use(name)
         if not group.consume_enable:
             raise NotPermittedError(f"group {name} may not consume")
         return group

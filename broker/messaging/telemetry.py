@@ -155,9 +155,9 @@ def heartbeat(
     if request.client_type not in {pb.CLIENT_TYPE_UNSPECIFIED, pb.PRODUCER}:
         name = group_name(request.group)
         context.clients.consumes(client, name, request.client_type)
-        context.client_groups.note_use(name)
         if context.metadata.group(name) is None:
             return _heartbeat_of_new_group(context, name)
+        context.client_groups.note_use(name)
     return pb.HeartbeatResponse(status=ok())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from commitbus.broker.messaging.client_groups import (
     forget_idle,
     may_forget,
 )
-from commitbus.broker.messaging.errors import TooManyRequestsError
+from commitbus.broker.messaging.errors import GroupNotFoundError, TooManyRequestsError
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin_pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.worker_lines import serve_caller
@@ -227,3 +228,37 @@ def test_groups_that_are_just_made_count() -> None:
     with groups.making("c", "h", count=1, limit=2):
         pass
     assert groups._made == {"h": 1}
+
+
+def test_groups_that_an_address_is_making_are_in_its_share() -> None:
+    """Thousands of calls may wait for the disk at the same time."""
+    groups = ClientGroups()
+    with ExitStack() as making:
+        for name in "abc":
+            making.enter_context(groups.making(name, "h", count=0, limit=4))
+        with pytest.raises(TooManyRequestsError):
+            making.enter_context(groups.making("d", "h", count=0, limit=4))
+        making.enter_context(groups.making("d", "other", count=0, limit=4))
+        # By a second call, which finds it made.
+        making.enter_context(groups.making("d", "third", count=0, limit=5))
+    assert groups._made == {"h": 3, "third": 1}
+    for name in "abcd":
+        groups.forget(name)
+    assert not groups._made
+
+
+def test_names_of_groups_that_are_not_made_are_not_kept(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or whoever names a new one with each call could fill the memory within a turn."""
+    monkeypatch.setattr("commitbus.broker.messaging.context.CREATED_BY_CLIENTS_MAX", 0)
+
+    async def scenario(bus: Any) -> None:
+        assert await heartbeat(bus, "refused") == pb.TOO_MANY_REQUESTS
+        received = await bus.receive(group="refused2")
+        assert received.status.code == pb.TOO_MANY_REQUESTS
+        with pytest.raises(GroupNotFoundError):
+            bus.context.consuming_group("not there")
+        assert bus.context.client_groups._used <= {"G"}
+
+    run(scenario)
