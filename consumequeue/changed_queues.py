@@ -138,8 +138,12 @@ class ChangedQueues:
         except OutOfResourcesError:
             with self._lock:
                 self._names |= directories
+                # By hand, as those that this flush did not come to still say that they are noted.
+                noted = set(self._queues)
                 for queue in queues:
-                    self.note(queue)
+                    if queue not in noted:
+                        queue.is_changed = True
+                        self._queues.append(queue)
             raise
 
     def _flush(self, queues: list[ConsumeQueue]) -> None:

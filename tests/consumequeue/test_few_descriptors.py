@@ -10,7 +10,9 @@ import pytest
 from commitbus.commitlog.errors import OutOfResourcesError, ReadFailedError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import PhysicalOffset
+from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
+from commitbus.consumequeue.queue_states import QueueState
 from tests.consumequeue.test_consume_queue_store import message, open_store
 from tests.unreadable_files import UnreadableFileSystem
 
@@ -54,4 +56,33 @@ def test_a_queue_that_cannot_be_read_keeps_no_other_from_being_trimmed(tmp_path:
     others = store.queue("B", 0)
     assert others is not None
     assert others.min_offset == 5
+    store.close()
+
+
+def test_queues_that_a_flush_did_not_come_to_are_left_for_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush takes a few queues at a time; descriptors may run out before it comes to the last."""
+    store = open_store(tmp_path / "cq")
+    count = 200
+    store.put([message(n, 0, queue_id=n) for n in range(count)])
+    flushed: set[int] = set()
+    flush, fails = ConsumeQueue.flush, True
+
+    def flush_some(queue: ConsumeQueue, state: QueueState | None = None) -> None:
+        if fails and queue.queue_id == 10:
+            raise OutOfResourcesError(tmp_path, OSError(errno.EMFILE, "Too many open files"))
+        flush(queue, state)
+        flushed.add(queue.queue_id)
+
+    monkeypatch.setattr(ConsumeQueue, "flush", flush_some)
+    with pytest.raises(OutOfResourcesError):
+        store.flush()
+    fails = False
+    store.flush()
+    assert flushed == set(range(count))
+    flushed.clear()
+    store.put([message(count + n, 1, queue_id=n) for n in range(count)])
+    store.flush()
+    assert flushed == set(range(count))
     store.close()
