@@ -158,7 +158,9 @@ class OffsetMirror:
         if not at_once and begin_s < self._next_write_s:
             return
         self._next_write_s = begin_s + self._interval_s
-        if sequence == self._sequence:
+        # A change may be noted only after the file with its sequence number was written: it is
+        # noted when it is saved.
+        if sequence == self._sequence and not self._changed:
             return
         # Making a document of 256 MiB takes seconds: not again before there is less to say.
         if self._too_many is not None and len(self._index) >= self._too_many:

@@ -75,3 +75,31 @@ def test_the_file_is_as_if_made_at_once(
     _tick(table, clock)
     data = _file(tmp_path)
     assert format_document(parse_document(data)) == data
+
+
+def _offset(store: Path) -> object:
+    offsets: Any = parse_document(_file(store))["offsetTable"]
+    return offsets["t@g"][0]
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_change_that_is_saved_after_the_mirror_was_written_is_in_the_next_one(
+    open_table: Open,
+    tmp_path: Path,
+    clock: Any,
+    is_closed: bool,  # noqa: FBT001 - drawn
+) -> None:
+    """A save may be due up to three seconds after a change, and the mirror is due before that."""
+    table = open_table(tmp_path)
+    table.create("g", "t", 0, 1)
+    _tick(table, clock)
+    assert _offset(tmp_path) == 1
+    table.reset("g", "t", 0, 55)
+    # As after a save that took long.
+    table._saver._next_save_s = clock.monotonic_s() + 6
+    _tick(table, clock)
+    if is_closed:
+        table.close()
+    else:
+        _tick(table, clock)
+    assert _offset(tmp_path) == 55
