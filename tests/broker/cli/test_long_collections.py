@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from commitbus.broker.cli.long_collections import LongCollections
+from commitbus.broker.cli.long_collections import ALLOCATED_BLOCKS_MIN, LongCollections
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +45,42 @@ def test_what_is_set_aside_is_freed_when_nothing_refers_to_it() -> None:
     assert count >= 100_000
     del objects
     assert gc.get_freeze_count() <= count - 100_000
+
+
+class _Cycle:
+    """Refers to itself."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_cycles_that_were_set_aside_do_not_add_up_for_ever() -> None:
+    """Once the process holds twice as much, all is looked at again, and once only."""
+    blocks, now_s = ALLOCATED_BLOCKS_MIN, 0.0
+
+    def monotonic_s() -> float:
+        nonlocal now_s
+        now_s += 1
+        return now_s
+
+    collections = LongCollections(monotonic_s, lambda: blocks)
+    gc.callbacks.append(collections)
+    try:
+        cycle = _Cycle()
+        is_gone = weakref.ref(cycle)
+        gc.collect()
+        del cycle
+        blocks = 2 * ALLOCATED_BLOCKS_MIN
+        gc.collect()
+        assert is_gone() is not None
+        blocks += 1
+        gc.collect()
+        assert gc.get_freeze_count() == 0
+        gc.collect()
+        assert is_gone() is None
+        while blocks < 4 * ALLOCATED_BLOCKS_MIN:
+            blocks += 100_000
+            gc.collect()
+            assert gc.get_freeze_count() > 0
+    finally:
+        gc.callbacks.remove(collections)
