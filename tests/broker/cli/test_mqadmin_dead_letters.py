@@ -118,7 +118,7 @@ def test_one_dead_letter_is_sent_back_and_may_die_again(
         bury(broker, topic, group)
     letters = mqadmin_json("listDeadLetters", "-g", group)
     assert [row["message_id"] for row in letters] == [message_id] * 3
-    assert "no dead letter has the id nobody" in refused(
+    assert "no dead letter has the id 'nobody'" in refused(
         "sendBackDeadLetters", "-g", group, "-i", "nobody"
     )
 
@@ -168,6 +168,6 @@ def test_a_group_without_dead_letters(
     assert mqadmin_json("listDeadLetters", "-g", group) == []
     nothing = "0 sent back, 0 sent back before, 0 failed\n"
     assert mqadmin("sendBackDeadLetters", "-g", group, "--all") == nothing
-    assert "no dead letter has the id x" in refused("sendBackDeadLetters", "-g", group, "-i", "x")
+    assert "no dead letter has the id 'x'" in refused("sendBackDeadLetters", "-g", group, "-i", "x")
     assert "no such topic: %DLQ%Nobody" in refused("listDeadLetters", "-g", "Nobody")
     assert "no consumer group 'Nobody'" in refused("sendBackDeadLetters", "-g", "Nobody", "-a")
