@@ -172,6 +172,8 @@ class Pulling(Parked):
         """Look for messages, and answer with what there is unless it is worth waiting."""
         parks, idle_after_s = False, IDLE_S
         try:
+            # Whoever gave the call up before its turn came gets nothing read.
+            await trio.lowlevel.checkpoint_if_cancelled()
             messages = await self._look()
             parks = not messages and trio.current_time() < self._want.until_s
             if not parks:

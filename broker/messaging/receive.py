@@ -195,6 +195,8 @@ class Polling(Parked):
         """Fill a batch; leave the line unless it stays empty and there is time left."""
         receiver, waits = self._receiver, False
         try:
+            # Whoever gave the call up before its turn came gets nothing taken, read and given back.
+            await trio.lowlevel.checkpoint_if_cancelled()
             is_in_time = trio.current_time() < self._until_s
             if is_in_time or receiver.woken:
                 receiver.begin_look()
