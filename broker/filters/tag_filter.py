@@ -81,8 +81,10 @@ def prepare_tags(text: str, owner: str) -> object:
 
 def is_quick(text: str) -> bool:
     """Return whether `parse_tags` answers at once; else it may take milliseconds."""
-    is_small = len(text) <= SHORT_LENGTH_MAX or len(text) > TAG_EXPRESSION_LENGTH_MAX
-    return is_small or text.strip() in cache
+    if len(text) > TAG_EXPRESSION_LENGTH_MAX:
+        return True
+    text = text.strip()
+    return len(text) <= SHORT_LENGTH_MAX or text in cache
 
 
 def _parse(text: str) -> TagFilter:

@@ -53,6 +53,12 @@ def receive_message(
     """
     if not is_prepared(request.filter_expression):
         return _receive_prepared(context, request, call, send)
+    return _receive(context, request, call, send)
+
+
+def _receive(
+    context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call, send: Send
+) -> Parked | Awaitable[Parked | None]:
     try:
         client = context.clients.seen(call)
         until_s = shared_deadline_s(trio.current_time() + polling_ms(request, call) / 1000)
@@ -80,7 +86,8 @@ async def _receive_prepared(
     except TooManyRequestsError as error:
         await _refuse(context, send, error)
         return None
-    answer = receive_message(context, request, call, send)
+    # Not `receive_message`: an expression that is refused is prepared as little as before.
+    answer = _receive(context, request, call, send)
     del prepared
     return answer if isinstance(answer, Parked) else await answer
 

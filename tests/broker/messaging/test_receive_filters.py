@@ -42,6 +42,30 @@ def test_an_sql_filter_skips_the_others_for_good(run: Run) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("length", [2, 64, 66, 16_384, 16_386])
+def test_tags_without_a_tag_are_refused_once(run: Run, length: int) -> None:
+    """Short or long: a refusal is in no cache, and must not be looked for again and again."""
+
+    async def scenario(bus: Any) -> None:
+        with trio.fail_after(5):
+            received = await bus.receive(tags="|" * length)
+        assert received.status.code == pb.ILLEGAL_FILTER_EXPRESSION
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("tags", [" " * 80, "*" + " " * 80])
+def test_blanks_around_everything_need_no_thread(run: Run, tags: str) -> None:
+    """However many."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1")
+        assert tag_filter.is_quick(tags)
+        assert (await bus.receive(tags=tags)).bodies == [b"1"]
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("text", ["", "colour LIKE 'r%'", "a = "])
 def test_bad_sql_is_refused_when_announced_and_when_used(run: Run, text: str) -> None:
     """With the protocol's own code."""
