@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar, final
 import trio
 
 from commitbus.broker.messaging.errors import TooManyRequestsError
+from commitbus.broker.rpc.shares import share_address
 
 WAITING_MAX: Final = 1000
 """Pieces of work in the line of one caller."""
@@ -206,9 +207,8 @@ def address_served() -> str:
 
 
 def _address_of(name: str) -> str:
-    """Return the host of `host:port`; of what has no port all that it says."""
-    host, _, port = name.rpartition(":")
-    return host if port else name
+    """Return the address of a connection, as shares of calls have it; of what has no port, all."""
+    return share_address(name) if name.rpartition(":")[2] else name
 
 
 async def as_operator(answer: Awaitable[_T]) -> _T:

@@ -86,6 +86,24 @@ async def test_one_address_leaves_threads_to_others() -> None:
 
 
 @in_trio
+async def test_an_ipv6_network_is_one_address() -> None:
+    """Its owner can use any address in it, so one for each connection gives no more turns."""
+    stage = Stage(WorkerLines(Share(8, 6, 3)))
+    async with trio.open_nursery() as nursery:
+        for number in range(1, 11):
+            nursery.start_soon(stage.work, f"[2001:db8:0:1::{number}]:5000")
+        await settled()
+        assert len(stage.begun) == 6
+        nursery.start_soon(stage.work, "[2001:db8:0:2::1]:5000")
+        await settled()
+        assert len(stage.begun) == 7
+        stage.go_on.set()
+    assert len(stage.lines) == 0
+    worker_lines.serve_caller("[2001:db8:0:1::7]:5000")
+    assert worker_lines.address_served() == "2001:db8:0:1::/64"
+
+
+@in_trio
 async def test_lines_have_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever comes last with one piece of work is behind one of each other address, not of all."""
     work_in_turn(monkeypatch)
