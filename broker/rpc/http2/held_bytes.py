@@ -16,6 +16,8 @@ PATIENCE_S: Final = 1.0
 _PROGRESS_PART: Final = 64
 """Of what an account holds, one part in so many must go for the rest to be on its way. So a client
 cannot keep 64 MB alive by reading a byte now and then."""
+_SHARE_PART: Final = 16
+"""An account may hold one part in so many, however little room there is."""
 _SMALL_BITS: Final = 15
 """Accounts of up to 32 KB are alike."""
 _SIZES: Final = 32
@@ -46,6 +48,14 @@ class HeldBytes:
     def room(self) -> int:
         """Return how many bytes more may be held."""
         return self.bytes_max - self.total
+
+    @property
+    def share(self) -> int:
+        """Return how many bytes an account may hold that is not to be asked for any.
+
+        What others hold leaves it a little: they are the ones that give up theirs.
+        """
+        return max(self.room, self.bytes_max // _SHARE_PART)
 
     def enter(self, account: HeldAccount, size: int) -> None:
         """List an account by its size, as the one that has moved last."""

@@ -38,7 +38,8 @@ class ServerLimits:
     not gone on for a second, has them answered with RESOURCE_EXHAUSTED."""
     unsent_response_bytes: int = 32 * 1024 * 1024
     """Answers of one connection that wait for its client to read. While there are more, or more
-    than there is room for in all, its new calls are refused and its response streams wait."""
+    than there is room for in all, its new calls are refused and its response streams wait. But up
+    to a 16th of what all may hold no call is refused."""
     unsent_in_all_bytes: int = 64 * 1024 * 1024
     """The same of all connections. Beyond it the connection that holds most of them, and takes
     nothing, is closed."""

@@ -318,7 +318,7 @@ class ServerConnection:
         if unread > _ANSWERS_OF_ONE_READ_BYTES:
             state = self.state
             self._unread.hold(unread + self._rest_bytes)
-            if unread > min(state.limits.unsent_response_bytes, state.unread.room):
+            if unread > min(state.limits.unsent_response_bytes, state.unread.share):
                 return _UNREAD
         return None
 

@@ -80,6 +80,23 @@ def test_unread_answers_are_bounded_over_all_connections(start_abused: Start) ->
     assert server.peak_growth_mb() < 110
 
 
+def test_who_holds_little_is_not_refused_because_others_hold_much(start_abused: Start) -> None:
+    """Those read slowly, and are not stuck; a client with one answer under way goes on."""
+    server = start_abused(unsent_in_all_bytes=16 << 20)
+    stingy = [server.connect(window_bytes=0) for _ in range(5)]
+    other = server.connect(window_bytes=200_000)
+    for client in stingy:
+        for _ in range(16):
+            client.open("Answer")
+        client.flush()
+        client.read_until(ResponseReceived)
+    # Of this one 800 KB wait: more than is free, and less than a 16th of all.
+    first = opened(other, "Answer")
+    other.read_until(ResponseReceived, first)
+    second = opened(other, "Count")
+    assert b"grpc-status" not in dict(other.read_until(ResponseReceived, second).headers)
+
+
 def test_who_answers_pings_and_takes_nothing_is_closed(start_abused: Start) -> None:
     """After the time that a write may take; who has nothing to take stays."""
     server = start_abused(write_s=1.0, keepalive_s=0.2)
