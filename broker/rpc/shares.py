@@ -149,7 +149,7 @@ class ConnectionCalls:
             return True
         if not method.is_for_operators or (
             shares.reserved >= limits.reserve
-            or address.reserved >= limits.reserve_of_address
+            or address.reserved >= min(limits.reserve_of_address, limits.reserve - shares.reserved)
             or self._reserved >= limits.reserve_of_connection
         ):
             raise RpcError(StatusCode.RESOURCE_EXHAUSTED, _FULL if free <= 0 else _SHARE)

@@ -62,7 +62,7 @@ class CallPlaces:
             self._place.is_known()
 
     def take(self, method: Method, stream_id: int) -> None:
-        """Ask for the place of a stream that is in `open` already,.
+        """Ask for the place of a stream that is in `open` already.
 
         Raises:
             RpcError: RESOURCE_EXHAUSTED, there is none.

@@ -1,13 +1,14 @@
 """Places for connections: a share for every address, and a reserve for operators.
 
 A connection over TCP cannot be told to be an operator's before it makes a call. So the reserve
-takes anyone, but serves only operators' calls: whoever is idle in it makes room for the next. A
-connection over the Unix socket is one of this machine, and the file's mode says whose; from its own
-reserve it may make any call.
+takes anyone, but serves only operators' calls: whoever is idle in it makes room for the next, and
+then one of the address that has most of it. A connection over the Unix socket is one of this
+machine, and the file's mode says whose; from its own reserve it may make any call.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -177,11 +178,26 @@ class ConnectionPlaces:
             has_room = self._counts[_Kind.LOCAL_RESERVE] < reserve
             return _Kind.LOCAL_RESERVE if has_room else _Kind.NONE
         if len(self._reserved) >= reserve:
-            idle = next((other for other in self._reserved if other.is_idle()), None)
-            if idle is None:
+            other = self._least_needed(place.address)
+            if other is None:
                 return _Kind.NONE
-            self._give_up(idle)
+            self._give_up(other)
         return _Kind.RESERVE
+
+    def _least_needed(self, address: str) -> ConnectionPlace | None:
+        """Return whose place in the reserve is for the next one: an idle one's, the oldest first.
+
+        Without any, one of the address that has most, if that is more than the newcomer's: else
+        calls that never end would keep the reserve for those who came first.
+        """
+        idle = next((place for place in self._reserved if place.is_idle()), None)
+        if idle is not None:
+            return idle
+        counts = Counter(place.address for place in self._reserved)
+        (most, count) = counts.most_common(1)[0] if counts else ("", 0)
+        if count <= counts[address] + 1:
+            return None
+        return next(place for place in self._reserved if place.address == most)
 
     def _make_room_for_stranger(self, address: _Address) -> bool:
         free = self._limits.strangers_max - self._strangers

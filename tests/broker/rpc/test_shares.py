@@ -101,6 +101,17 @@ def test_the_reserve_is_for_operators_and_has_shares_too() -> None:
     assert shares.reserved == 28
 
 
+def test_four_addresses_do_not_take_all_of_the_reserve() -> None:
+    """Each leaves half of what is free, so the next one finds a place."""
+    shares = CallShares(CallLimits(100))
+    for host in range(20):
+        take_all(shares.connect(f"host {host}"))
+    for host in range(4):
+        for _ in range(10):
+            take_all(shares.connect(f"host {host}"), OPERATORS)
+    assert take_all(shares.connect("operator"), OPERATORS) == 10
+
+
 def test_nothing_stays_of_a_connection_that_is_closed() -> None:
     """Neither of its calls nor of its address."""
     shares = CallShares(CallLimits(100))

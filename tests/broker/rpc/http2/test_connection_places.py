@@ -42,6 +42,28 @@ def test_an_address_has_four_of_five_connections_and_then_the_reserve() -> None:
     assert not last.is_restricted
 
 
+def test_addresses_share_the_reserve() -> None:
+    """Calls that never end do not keep it: whoever comes has room at the cost of who has most."""
+    places = ConnectionPlaces(ConnectionLimits(100, strangers_max=100, reserve=8))
+
+    def busy(address: str) -> ConnectionPlace | None:
+        place = places.enter(address)
+        if place is not None:
+            place.is_known()
+            place.is_idle = lambda: False
+        return place
+
+    for address in "abcdef":
+        for _ in range(200):
+            busy(address)
+    operator = busy("operator")
+    assert operator is not None
+    for address in "abcdef":
+        for _ in range(200):
+            busy(address)
+    assert not is_given_up(operator)
+
+
 def test_the_unix_socket_has_a_reserve_of_its_own() -> None:
     """And any call may come by it."""
     places = ConnectionPlaces(ConnectionLimits(5, strangers_max=100, reserve=2))
