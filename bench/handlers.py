@@ -134,13 +134,16 @@ async def parked(context: MessagingContext, receive: Method) -> Row:
     await context.topic("Empty")
     for group in groups:
         await context.group(group)
+    # The transport keeps the call as long as its handler waits: that is its share.
+    kept = [call_of(receive) for _ in range(PARKED)]
+    calls_left = iter(kept)
     before = resident_bytes()
     waiting = []
     for group in groups:
         data = receive_request(group, BATCH, topic="Empty")
         for _ in range(PARKED_IN_GROUP):
             request = pb.ReceiveMessageRequest.FromString(data)
-            answer = handler(request, call_of(receive), Deliveries().take)
+            answer = handler(request, next(calls_left), Deliveries().take)
             receiver = answer if isinstance(answer, Parked) else await answer
             receiver.when_woken(lambda: None)
             waiting.append(receiver)

@@ -44,6 +44,8 @@ class Delivering:
 
     def free_bytes(self, to: Recipient) -> int:
         """Return how many bytes more a recipient may be sent now; 0 or less: none."""
+        if not self.total_bytes:
+            return DELIVERING_BYTES_MAX // 5
         free = DELIVERING_BYTES_MAX - self.total_bytes
         in_group = self._groups.get(to.group, 0)
         # Those of a client are most often those of its connection.
@@ -65,22 +67,27 @@ class Delivering:
         return to.client_id in self._clients or to.connection in self._connections
 
     def take(self, to: Recipient, size_bytes: int) -> None:
-        """Note bytes that are being sent from now on."""
+        """Note bytes that are being sent from now on, at least one."""
+        group, client_id, connection = to
         self.total_bytes += size_bytes
-        _add(self._groups, to.group, size_bytes)
-        _add(self._clients, to.client_id, size_bytes)
+        self._groups[group] = self._groups.get(group, 0) + size_bytes
+        self._clients[client_id] = self._clients.get(client_id, 0) + size_bytes
         # All connections to a Unix socket have the same name.
-        if to.connection != UNIX_PEER:
-            _add(self._connections, to.connection, size_bytes)
+        if connection != UNIX_PEER:
+            self._connections[connection] = self._connections.get(connection, 0) + size_bytes
 
     def give_back(self, to: Recipient, size_bytes: int) -> None:
         """Note that bytes of `take` were sent, or will not be."""
-        self.take(to, -size_bytes)
+        group, client_id, connection = to
+        self.total_bytes -= size_bytes
+        _subtract(self._groups, group, size_bytes)
+        _subtract(self._clients, client_id, size_bytes)
+        if connection != UNIX_PEER:
+            _subtract(self._connections, connection, size_bytes)
 
 
-def _add(held: dict[str, int], key: str, size_bytes: int) -> None:
-    total = held.get(key, 0) + size_bytes
-    if total:
-        held[key] = total
+def _subtract(held: dict[str, int], key: str, size_bytes: int) -> None:
+    if held[key] == size_bytes:
+        del held[key]
     else:
-        held.pop(key, None)
+        held[key] -= size_bytes

@@ -117,8 +117,11 @@ class Batch(Undelivered):
     def _has_retries(self, count: int) -> bool:
         """Return whether anything is visible again; begins the group's progress in each queue."""
         now_ms, found = self._context.clock.now_ms(), False
+        group, topic, get = self.demand.group, self.demand.topic, self._context.progress.get
         for queue_id in range(count):
-            progress = self._progress(queue_id)
+            progress = get(group, topic, queue_id)
+            if progress is None:
+                progress = self._progress(queue_id)
             # The first is much quicker, the second right.
             if progress.may_have_expired(now_ms) and not found:
                 next_ms = progress.next_expiry_ms
