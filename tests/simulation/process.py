@@ -316,13 +316,16 @@ def derived_files(disk: Disk) -> dict[str, list[bytes]]:
     return derived
 
 
-def pad_hidden_units(files: dict[str, list[bytes]], begins: Mapping[QueueKey, int]) -> None:
-    """Put padding where messages were that lie before the first of their queue.
+def with_padding(
+    files: Mapping[str, list[bytes]], begins: Mapping[QueueKey, int]
+) -> dict[str, list[bytes]]:
+    """Return the files with padding for messages that lie before the first of their queue.
 
     Args:
         files: What `derived_files` has returned.
         begins: The first queue offset of each queue.
     """
+    padded = dict(files)
     for name in files:
         if "consumequeue" in name:
             *_, topic, queue_id, base = Path(name).parts
@@ -331,7 +334,8 @@ def pad_hidden_units(files: dict[str, list[bytes]], begins: Mapping[QueueKey, in
             for position in range(0, min(hidden, len(data)), UNIT_BYTES):
                 if decode_unit(data, position).is_written:
                     data[position : position + UNIT_BYTES] = PADDING_BYTES
-            files[name] = [bytes(data)]
+            padded[name] = [bytes(data)]
+    return padded
 
 
 @cache
