@@ -47,7 +47,7 @@ def crash_images(seed: int) -> None:
     )
 
 
-@bug("a message is acknowledged before the fsync that covers it", seed=6)
+@bug("a message is acknowledged before the fsync that covers it", seed=12)
 def _ack_before_fsync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FlushService, "wait_durable", lambda *_: True)
 
@@ -117,7 +117,7 @@ def _sparse_file(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MappedFile, "reserve", lambda *_: None)
 
 
-@bug("a doorbell takes its mark off before it clears the event", seed=8)
+@bug("a doorbell takes its mark off before it clears the event", seed=17)
 def _lost_wake_up(patch: pytest.MonkeyPatch) -> None:
     def wait(self: Doorbell, timeout_s: float | None = None) -> bool:
         rung = self._event.wait(timeout_s)
@@ -179,7 +179,7 @@ def _close_flushes_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CheckpointService, "save", lambda _: None)
 
 
-@bug("after an unclean stop the queues are taken as they are", seed=6)
+@bug("after an unclean stop the queues are taken as they are", seed=9)
 def _queues_not_truncated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumeQueueStore, "truncate", lambda *_: None)
 

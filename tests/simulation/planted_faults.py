@@ -151,7 +151,7 @@ def _promise_not_taken_back(patch: pytest.MonkeyPatch) -> None:
 
 @bug(
     "a start marks the store only when it is done",
-    seed=30,
+    seed=46,
     hunt=with_themes(Theme.KILLED_STARTS),
 )
 def _marked_too_late(patch: pytest.MonkeyPatch) -> None:
