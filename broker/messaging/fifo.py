@@ -61,6 +61,8 @@ class FifoBatch(Batch):
         super().__init__(context, demand)
         self._unit_of: dict[tuple[int, int], UnitName] = {}
         """By queue id and queue offset: the lock units of what was taken."""
+        self._retries_begin: dict[int, bool] = {}
+        """By queue id: whether retries come before what is new."""
         self._held_up: set[tuple[int, UnitName]] = set()
         """Queue id and lock unit of unreadable messages: no later one of them may be delivered."""
 
@@ -150,10 +152,11 @@ class FifoBatch(Batch):
         """Take what is in flight and free, then what is new; return whether there may be more."""
         progress = self._progress(queue_id)
         _, group = self._check()
-        if not await self._take_free(queue_id, progress, group):
-            return False
         if group.lock_unit is LockUnit.MESSAGE_GROUP:
-            return await self._step_over(queue_id, progress, group)
+            return await self._take_of_groups(queue_id, progress, group)
+        for retries in (True, False) if progress.in_flight else ():
+            if not await self._take_free(queue_id, progress, group, retries=retries):
+                return False
         taken = self._offsets(progress)
         if not progress.in_flight.keys() <= taken or (taken and self.demand.one_of_unit):
             # What is out comes before everything new.
@@ -163,6 +166,38 @@ class FifoBatch(Batch):
     def _room_for_new(self) -> int:
         # The queue is one lock unit here.
         return min(1, self._room) if self.demand.one_of_unit else self._room
+
+    async def _take_of_groups(
+        self, queue_id: int, progress: QueueProgress, group: GroupConfig
+    ) -> bool:
+        """Take retries and what is new, first the kind whose turn it is in this queue.
+
+        Order is owed inside a message group only, and groups that fail again and again must not
+        keep their neighbours from being delivered at all.
+        """
+        retries_begin = self._retries_begin.get(queue_id)
+        if retries_begin is None:
+            units = await self._units(queue_id, progress, group)
+            retries_begin = self._is_turn_of_retries(queue_id, progress, units)
+            self._retries_begin[queue_id] = retries_begin
+        if retries_begin and not await self._take_free(queue_id, progress, group, retries=True):
+            return False
+        if not await self._take_free(queue_id, progress, group, retries=False):
+            return False
+        may_be_more = await self._step_over(queue_id, progress, group)
+        if retries_begin or not self._room or not self._is_current(queue_id, progress):
+            return may_be_more
+        has_room = await self._take_free(queue_id, progress, group, retries=True)
+        return may_be_more and has_room
+
+    def _is_turn_of_retries(self, queue_id: int, progress: QueueProgress, units: LockUnits) -> bool:
+        now_ms = self._context.clock.now_ms()
+        if not units.has_free(now_ms, retries=True):
+            return False
+        if not units.has_free(now_ms, retries=False) and not self._has_new(queue_id, progress):
+            return True
+        turns = self._context.turns_of(self.demand.group, self.demand.topic)
+        return turns.of_queue(queue_id).retries_begin(self._context.config.retry_percent)
 
     async def _step_over(self, queue_id: int, progress: QueueProgress, group: GroupConfig) -> bool:
         """Keep back what is new, and take of it what is free."""
@@ -174,7 +209,7 @@ class FifoBatch(Batch):
             return True
         offsets = [place.queue_offset for place in found.places]
         self._context.progress.hold(progress, offsets, next_offset=found.next_offset)
-        has_room = await self._take_free(queue_id, progress, group)
+        has_room = await self._take_free(queue_id, progress, group, retries=False)
         return has_room and self._has_new(queue_id, progress)
 
     def _in_flight_room(self, queue_id: int, progress: QueueProgress) -> int:
@@ -206,10 +241,12 @@ class FifoBatch(Batch):
                 )
         return super().limit_met()
 
-    async def _take_free(self, queue_id: int, progress: QueueProgress, group: GroupConfig) -> bool:
-        """Take what is in flight and free, in order; return whether there is room for more."""
+    async def _take_free(
+        self, queue_id: int, progress: QueueProgress, group: GroupConfig, *, retries: bool
+    ) -> bool:
+        """Take what is in flight and free, of one kind; return whether there is room for more."""
         for _ in range(BATCH_MAX):
-            exhausted = await self._take_until_exhausted(queue_id, progress, group)
+            exhausted = await self._take_until_exhausted(queue_id, progress, group, retries=retries)
             if exhausted is None:
                 return self._room > 0
             await self._bury(exhausted)
@@ -220,7 +257,7 @@ class FifoBatch(Batch):
         return False
 
     async def _take_until_exhausted(
-        self, queue_id: int, progress: QueueProgress, group: GroupConfig
+        self, queue_id: int, progress: QueueProgress, group: GroupConfig, *, retries: bool
     ) -> Run | None:
         """Take what is free, up to a message that was delivered too often; return that one.
 
@@ -232,7 +269,7 @@ class FifoBatch(Batch):
             units = await self._units(queue_id, progress, group)
             if not self._is_current(queue_id, progress):
                 return None
-            found = self._take_known(queue_id, progress, group, units, known)
+            found = self._take_known(queue_id, progress, group, units, known, retries=retries)
             if not isinstance(found, _Cold):
                 return found
             known |= await self._wait_for_places(queue_id, found)
@@ -244,12 +281,16 @@ class FifoBatch(Batch):
         group: GroupConfig,
         units: LockUnits,
         known: _Places,
+        *,
+        retries: bool,
     ) -> Run | _Cold | None:
         now_ms = self._context.clock.now_ms()
         in_batch = {units.name_of(offset) for offset in self._offsets(progress)}
         # Units of which nothing more is wanted in this batch.
         ended = set(in_batch) if self.demand.one_of_unit else set[UnitName]()
-        while free := units.free(now_ms, self._offsets(progress), ended, self._room + 1):
+        while free := units.free(
+            now_ms, self._offsets(progress), ended, self._room + 1, retries=retries
+        ):
             for index, entry in enumerate(free):
                 name = units.name_of(entry.offset)
                 if name in ended:

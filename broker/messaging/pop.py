@@ -95,7 +95,7 @@ class Batch(Undelivered):
     async def _take_in_turn(self, count: int, group: GroupConfig, until_s: float) -> None:
         """Take retries and new messages: first the kind whose turn it is, then the other one.
 
-        In a FIFO group the retries are always first, because they lie before everything new.
+        In a FIFO group that is decided in each queue: retries that lock it lie before all new ones.
         """
         has_retries = self.is_fifo or self._has_retries(count)
         turns = self._context.turns_of(self.demand.group, self.demand.topic)

@@ -8,7 +8,7 @@ begin with the retries, spread evenly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 
@@ -24,6 +24,15 @@ class Turns:
     _first_retry: int = 0
     # A queue index for each kind: with a common one, five queues and one turn in five for the
     # retries, the retries of one queue alone would ever be first.
+
+    _by_queue: dict[int, Turns] = field(default_factory=dict)
+
+    def of_queue(self, queue_id: int) -> Turns:
+        """Return the turns inside one queue, for a group whose batch is filled queue by queue."""
+        turns = self._by_queue.get(queue_id)
+        if turns is None:
+            turns = self._by_queue[queue_id] = Turns()
+        return turns
 
     def retries_begin(self, retry_percent: int) -> bool:
         """Return whether a receive that finds both kinds begins with the retries."""

@@ -1,4 +1,4 @@
-"""What of a queue a FIFO group may have now, by lock unit.
+"""Which messages of a queue a FIFO group may have now, by lock unit.
 
 Messages of one lock unit are delivered in the order of their offsets, and none of them while a
 batch of the unit is out. A unit is the whole queue, or one message group of it.
@@ -10,6 +10,9 @@ batch of the unit is out. A unit is the whole queue, or one message group of it.
 `LockUnits` is an index beside a queue's progress, which tells it of every change. So a look costs
 what it returns and what has changed since the last one, however much a locked unit holds back. The
 index is made at the first look after a start, and never saved.
+
+Order is owed inside a unit only. A unit whose first message was delivered before is a retry, the
+others are new: who asks says which kind is wanted, so that neither kind starves the other one.
 """
 
 from __future__ import annotations
@@ -30,6 +33,10 @@ UnitName = Hashable
 
 _SEPARATOR: Final = "\0"
 """No client id has one: they come as HTTP headers."""
+_Note = tuple[int, int]
+"""Of a unit that is not locked: until when its first message was invisible, that one's offset."""
+_Next = tuple[int, int, Iterator[int]]
+"""The place of a unit among others: its time, the offset that is next, those that follow."""
 _SLACK: Final = 64
 """Outdated heap entries that are not worth a rebuild."""
 
@@ -86,12 +93,12 @@ class LockUnits:
         self._received: dict[str, set[int]] = {}
         # Heap of (invisible until, offset). An outdated pair has not the offset's present time.
         self._outs: list[tuple[int, int]] = []
-        # Heap of the first offset of each unit that is not locked. An offset that is not first of
-        # an unlocked unit is outdated.
-        self._ready: list[int] = []
+        # Heaps of the units that are not locked: the new ones, and the retries. A note is outdated
+        # once the unit is locked, of the other kind, or has another first message or time.
+        self._ready: tuple[list[_Note], list[_Note]] = ([], [])
         # Lengths from which the heaps are cleared of what is outdated. An invisible time of hours
         # would let it pile up for hours.
-        self._outs_max = self._ready_max = _SLACK
+        self._outs_max, self._ready_max = _SLACK, [_SLACK, _SLACK]
         self._now_ms = 0
         self.added(progress.in_flight)
 
@@ -113,11 +120,9 @@ class LockUnits:
                 self._unknown.append(offset)
 
     def changed(self, entry: InFlight, previous_receiver: str) -> None:
-        """Note that a message in flight has another receiver, or is invisible for another time.
-
-        Nothing of that happens to a message before it is delivered.
-        """
-        self._delivered.add(entry.offset)
+        """Note that a message in flight has another receiver, or is invisible for another time."""
+        if entry.delivery_attempt:
+            self._delivered.add(entry.offset)
         if entry.client_id != previous_receiver:
             self._forget_receiver(entry.offset, previous_receiver)
             self._note_receiver(entry)
@@ -177,43 +182,64 @@ class LockUnits:
     # Questions
 
     def free(
-        self, now_ms: int, taken: Collection[int], passed: Collection[UnitName], limit: int
+        self,
+        now_ms: int,
+        taken: Collection[int],
+        passed: Collection[UnitName],
+        limit: int,
+        *,
+        retries: bool,
     ) -> list[InFlight]:
-        """Return what may be delivered, in order: all of every unit of which nothing is out.
+        """Return what may be delivered: all of every unit of one kind of which nothing is out.
+
+        Each unit is in order. New ones come by their offsets, of retries the one that has waited
+        longest is first.
 
         Args:
             now_ms: The time.
             taken: Offsets that are part of this very batch; they lock nothing and are not returned.
+                What follows them in their units is, whatever the kind.
             passed: Units of which nothing is wanted.
             limit: How many are returned at most.
+            retries: Whether units are wanted whose first message was delivered before. Else the
+                others are.
         """
         self._advance(now_ms)
+        in_flight, ready = self._progress.in_flight, self._ready[retries]
         mine = self._units_of(taken)
-        # The next offset of each unit that is looked at, and what follows it.
-        nexts: list[tuple[int, Iterator[int]]] = []
+        nexts: list[_Next] = []
         for unit, offsets in mine.items():
             if unit.out <= offsets:
-                _add_next(nexts, unit, taken, passed)
-        in_flight = self._progress.in_flight
+                since_ms = in_flight[unit.first].invisible_until_ms if retries else 0
+                _add_next(nexts, unit, since_ms, taken, passed)
         found: list[InFlight] = []
-        popped: list[int] = []
+        popped: list[_Note] = []
         while len(found) < limit:
-            while self._ready and (not nexts or self._ready[0] < nexts[0][0]):
-                offset = heappop(self._ready)
-                if not self._is_ready(offset) or (popped and popped[-1] == offset):
+            while ready and (not nexts or ready[0] < nexts[0][:2]):
+                note = heappop(ready)
+                if not self._is_ready(note, retries=retries) or (popped and popped[-1] == note):
                     continue
-                popped.append(offset)
+                popped.append(note)
+                since_ms, offset = note
                 unit = self._unit_of[offset]
                 if unit not in mine:
-                    _add_next(nexts, unit, taken, passed)
+                    _add_next(nexts, unit, since_ms if retries else 0, taken, passed)
             if not nexts:
                 break
-            offset, following = heappop(nexts)
+            since_ms, offset, following = heappop(nexts)
             found.append(in_flight[offset])
-            _add(nexts, following)
-        for offset in popped:
-            heappush(self._ready, offset)
+            _add(nexts, since_ms, following)
+        for note in popped:
+            heappush(ready, note)
         return found
+
+    def has_free(self, now_ms: int, *, retries: bool) -> bool:
+        """Return whether there is a unit of one kind of which nothing is out."""
+        self._advance(now_ms)
+        ready = self._ready[retries]
+        while ready and not self._is_ready(ready[0], retries=retries):
+            heappop(ready)
+        return bool(ready)
 
     def repeated(self, now_ms: int, receiver: str) -> list[InFlight]:
         """Return what the same attempt has received before and is still in flight, in order.
@@ -269,7 +295,9 @@ class LockUnits:
         heapify(self._outs)
         for unit in self._units.values():
             unit.out = {o for o in unit.offsets if in_flight[o].invisible_until_ms > now_ms}
-        self._ready = sorted(unit.first for unit in self._units.values() if not unit.out)
+        self._ready, self._ready_max = ([], []), [_SLACK, _SLACK]
+        for unit in self._units.values():
+            self._note_ready(unit)
 
     def _note_out(self, entry: InFlight) -> None:
         heappush(self._outs, (entry.invisible_until_ms, entry.offset))
@@ -281,15 +309,25 @@ class LockUnits:
     def _note_ready(self, unit: _Unit) -> None:
         if unit.out:
             return
-        heappush(self._ready, unit.first)
-        if len(self._ready) > self._ready_max:
-            self._ready = [offset for offset in set(self._ready) if self._is_ready(offset)]
-            heapify(self._ready)
-            self._ready_max = 2 * len(self._ready) + _SLACK
+        first = unit.first
+        retries = first in self._delivered
+        ready = self._ready[retries]
+        heappush(ready, (self._progress.in_flight[first].invisible_until_ms, first))
+        if len(ready) > self._ready_max[retries]:
+            ready[:] = [note for note in set(ready) if self._is_ready(note, retries=retries)]
+            heapify(ready)
+            self._ready_max[retries] = 2 * len(ready) + _SLACK
 
-    def _is_ready(self, offset: int) -> bool:
+    def _is_ready(self, note: _Note, *, retries: bool) -> bool:
+        until_ms, offset = note
         unit = self._unit_of.get(offset)
-        return unit is not None and not unit.out and unit.first == offset
+        return (
+            unit is not None
+            and not unit.out
+            and unit.first == offset
+            and (offset in self._delivered) is retries
+            and self._is_present(until_ms, offset)
+        )
 
     def _is_present(self, until_ms: int, offset: int) -> bool:
         entry = self._progress.in_flight.get(offset)
@@ -354,16 +392,17 @@ def lock_units(progress: QueueProgress, unit: LockUnit) -> LockUnits:
 
 
 def _add_next(
-    nexts: list[tuple[int, Iterator[int]]],
+    nexts: list[_Next],
     unit: _Unit,
+    since_ms: int,
     taken: Collection[int],
     passed: Collection[UnitName],
 ) -> None:
     if unit.name not in passed:
-        _add(nexts, (offset for offset in unit.offsets if offset not in taken))
+        _add(nexts, since_ms, (offset for offset in unit.offsets if offset not in taken))
 
 
-def _add(nexts: list[tuple[int, Iterator[int]]], offsets: Iterator[int]) -> None:
+def _add(nexts: list[_Next], since_ms: int, offsets: Iterator[int]) -> None:
     first = next(offsets, None)
     if first is not None:
-        heappush(nexts, (first, offsets))
+        heappush(nexts, (since_ms, first, offsets))

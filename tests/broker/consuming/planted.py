@@ -164,7 +164,9 @@ def _equal_pop_times(patch: pytest.MonkeyPatch) -> None:
 
 @_bug("a FIFO group is given what comes behind a message that is out", seed=1)
 def _unlocked(patch: pytest.MonkeyPatch) -> None:
-    def free(self: Any, now_ms: int, taken: Any, _: object, limit: int) -> list[InFlight]:
+    def free(
+        self: Any, now_ms: int, taken: Any, _: object, limit: int, **__: object
+    ) -> list[InFlight]:
         entries = self._progress.in_flight.values()
         found = [e for e in entries if e.offset not in taken and e.invisible_until_ms <= now_ms]
         return found[:limit]
@@ -176,8 +178,10 @@ def _unlocked(patch: pytest.MonkeyPatch) -> None:
 def _out_of_order(patch: pytest.MonkeyPatch) -> None:
     original = LockUnits.free
 
-    def free(self: Any, now_ms: int, taken: Any, passed: Any, limit: int) -> list[InFlight]:
-        everything = original(self, now_ms, taken, passed, 1 << 30)
+    def free(
+        self: Any, now_ms: int, taken: Any, passed: Any, limit: int, *, retries: bool
+    ) -> list[InFlight]:
+        everything = original(self, now_ms, taken, passed, 1 << 30, retries=retries)
         return sorted(everything, key=lambda entry: entry.invisible_until_ms)[:limit]
 
     patch.setattr(LockUnits, "free", free)

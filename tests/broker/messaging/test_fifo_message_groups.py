@@ -378,3 +378,46 @@ def test_messages_without_a_group_are_one_unit(run: Run) -> None:
         assert bus.context.progress.get("O", "T", 0).in_flight_count == 2
 
     run(scenario)
+
+
+def test_groups_that_fail_again_and_again_leave_their_neighbours_turns(run: Run) -> None:
+    """Enough of them for whole batches, visible again before each receive."""
+
+    async def scenario(bus: Any) -> None:
+        await set_up(bus, *(b"%c0" % c for c in b"abcd"), retry_max_times=-1)
+        failing = await receive(bus, 4, invisible_s=10)
+        assert list(failing) == [b"a0", b"b0", b"c0", b"d0"]
+        await send(bus, *(b"%c0" % c for c in b"efghijklmnop"))
+        done: list[bytes] = []
+        tried_again = 0
+        for _ in range(5):
+            await bus.sleep(10.1)
+            batch = await receive(bus, 4, invisible_s=10)
+            assert len(batch) == 4
+            neighbours = {body: handle for body, handle in batch.items() if body[:1] > b"d"}
+            await ack(bus, *neighbours.values())
+            done += neighbours
+            tried_again += not neighbours
+        assert done == [b"%c0" % c for c in b"efghijklmnop"]
+        assert tried_again == 2
+
+    run(scenario)
+
+
+def test_of_groups_that_failed_the_one_that_waits_longest_is_first(run: Run) -> None:
+    """A later one does not wait until all before it have succeeded."""
+
+    async def scenario(bus: Any) -> None:
+        await set_up(bus, *(b"%c0" % c for c in b"abcdefgh"), retry_max_times=-1)
+        first, second = (
+            list(await receive(bus, 4, invisible_s=10)),
+            list(await receive(bus, 4, invisible_s=10)),
+        )
+        assert [*first, *second] == [b"%c0" % c for c in b"abcdefgh"]
+        for _ in range(2):
+            await bus.sleep(10.1)
+            assert list(await receive(bus, 4, invisible_s=10)) == first
+            await bus.sleep(10.1)
+            assert list(await receive(bus, 4, invisible_s=10)) == second
+
+    run(scenario)

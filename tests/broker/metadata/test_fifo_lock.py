@@ -27,12 +27,24 @@ START_MS = 1_000
 
 
 def free_entries(
-    progress: QueueProgress, now_ms: int, taken: Collection[int], unit_of: dict[int, UnitName]
+    progress: QueueProgress,
+    now_ms: int,
+    taken: Collection[int],
+    unit_of: dict[int, UnitName],
+    *,
+    retries: bool,
 ) -> list[int]:
     """Say plainly what is free: nothing of its unit is out, unless this batch has it."""
     rest = [e for e in progress.in_flight.values() if e.offset not in taken]
     locked = {unit_of[e.offset] for e in rest if e.invisible_until_ms > now_ms}
-    return [e.offset for e in rest if unit_of[e.offset] not in locked]
+    mine = {unit_of[offset] for offset in taken}
+    firsts = {unit_of[e.offset]: e for e in reversed(progress.in_flight.values())}
+    found: list[tuple[int, int]] = []
+    for entry in rest:
+        unit, first = unit_of[entry.offset], firsts[unit_of[entry.offset]]
+        if unit not in locked and (unit in mine or (first.delivery_attempt > 0) is retries):
+            found.append((first.invisible_until_ms if retries else 0, entry.offset))
+    return [offset for _, offset in sorted(found)]
 
 
 def repeated_entries(
@@ -140,11 +152,13 @@ class Locking(RuleBasedStateMachine):
         unit_of = dict.fromkeys(self.unit_of) if self.whole else self.unit_of
         taken = set(data.draw(st.lists(st.sampled_from(in_flight)))) if in_flight else set()
         passed = set(data.draw(st.lists(st.sampled_from("xyz"), max_size=1)))
-        free = free_entries(self.progress, self.now_ms, taken, unit_of)
-        wanted = [offset for offset in free if unit_of[offset] not in passed]
-        for _ in range(2):  # a question changes nothing
-            found = units.free(self.now_ms, taken, passed, limit)
+        for retries in (False, True, False, True):  # a question changes nothing
+            free = free_entries(self.progress, self.now_ms, taken, unit_of, retries=retries)
+            wanted = [offset for offset in free if unit_of[offset] not in passed]
+            found = units.free(self.now_ms, taken, passed, limit, retries=retries)
             assert [entry.offset for entry in found] == wanted[:limit]
+            there = free_entries(self.progress, self.now_ms, (), unit_of, retries=retries)
+            assert units.has_free(self.now_ms, retries=retries) == bool(there)
         receiver = data.draw(st.sampled_from([RECEIVERS[0], RECEIVERS[2]]))
         repeated = repeated_entries(self.progress, self.now_ms, receiver, unit_of)
         assert [e.offset for e in units.repeated(self.now_ms, receiver)] == repeated
@@ -180,12 +194,12 @@ def neighbour(progress: QueueProgress, units: LockUnits, now_ms: int) -> None:
     progress.hold([offset], next_offset=offset + 1)
     assert units.unknown(1_000) == [offset]
     units.assign({offset: "b"})
-    (entry,) = units.free(now_ms, (), (), 32)
+    (entry,) = units.free(now_ms, (), (), 32, retries=False)
     assert entry.offset == offset
     assert progress.redeliver(offset, Lease(now_ms, now_ms + 9, "b", auto_renew=False)) == 1
-    assert units.free(now_ms, (), (), 32) == []
+    assert units.free(now_ms, (), (), 32, retries=True) == []
     assert [e.offset for e in units.repeated(now_ms, RECEIVERS[0])] == [0]
-    assert [e.offset for e in units.free(now_ms + 9, (), (), 32)] == [offset]
+    assert [e.offset for e in units.free(now_ms + 9, (), (), 32, retries=True)] == [offset]
     assert units.next_free_ms(now_ms + 10) == 10**15
     assert progress.acknowledge(offset)
 
@@ -212,9 +226,9 @@ def test_what_a_group_acknowledged_costs_it_nothing_later(release: bool) -> None
             progress.acknowledge(offset)
         if not release:
             progress.change_invisible(0, pop_time_ms=1, invisible_until_ms=0, suspend=True)
-        units.free(START_MS, (), (), 3)
+        units.free(START_MS, (), (), 3, retries=not release)
         with lines_executed("/metadata/") as work:
-            found = units.free(START_MS, (), (), 3)
+            found = units.free(START_MS, (), (), 3, retries=not release)
         counts.append(work.lines)
         assert [e.offset for e in found][1:] == [done + release, done + 1 + release]
     assert counts[1] <= counts[0] * 1.1
@@ -228,7 +242,7 @@ def test_outdated_times_do_not_pile_up() -> None:
             0, pop_time_ms=number, invisible_until_ms=10**15 + number, suspend=False
         )
         progress.change_invisible(1, pop_time_ms=number, invisible_until_ms=0, suspend=False)
-    heaps: Any = (units._outs, units._ready)
+    heaps: Any = (units._outs, *units._ready)
     assert max(map(len, heaps)) < 200
 
 
@@ -258,6 +272,6 @@ def test_an_entry_without_a_change_is_shared() -> None:
     """The index returns the progress's own entries, not copies."""
     progress, units = stuck_queue(1)
     progress.change_invisible(0, pop_time_ms=1, invisible_until_ms=0, suspend=True)
-    (entry,) = units.free(START_MS, (), (), 1)
+    (entry,) = units.free(START_MS, (), (), 1, retries=True)
     assert isinstance(entry, InFlight)
     assert entry is progress.in_flight[0]
