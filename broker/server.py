@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import final
@@ -170,6 +170,10 @@ def _transport(
         time_limit_s=inf if is_patient else TIME_LIMIT_S,
     )
     limits = trio_transport.default_limits(MAX_MESSAGE_BYTES, TRIO_CALLS_MAX)
+    # With large bodies configured, so large that a few of the largest requests still fit.
+    largest_bytes = max(method.max_request_bytes for method in methods)
+    held_bytes = max(limits.held_request_bytes, 2 * largest_bytes)
+    limits = replace(limits, held_request_bytes=held_bytes)
     return partial(
         trio_transport.serve,
         methods,

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple, final
 
 from commitbus.broker.rpc.listen.accept import UNIX_PEER
 
-DELIVERING_BYTES_MAX: Final = 256 * 1024 * 1024
+DELIVERING_BYTES_MAX: Final = 96 * 1024 * 1024
 """All answers together."""
-RESERVE_BYTES: Final = 64 * 1024 * 1024
+RESERVE_BYTES: Final = 32 * 1024 * 1024
 """Beyond it, for single messages to groups that hold nothing."""
 
 

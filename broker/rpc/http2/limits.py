@@ -32,9 +32,9 @@ class ServerLimits:
     """Beyond `connections_max`, for operators' calls only; and as many for the Unix socket."""
     strangers_max: int = 1_000
     """Of the connections, those that have not begun to speak HTTP/2."""
-    held_request_bytes: int = 144 * 1024 * 1024
-    """Of requests that are incomplete, or that their handlers have not taken, with their headers:
-    the largest message and some more. Beyond it the connection that holds most of them, and has
+    held_request_bytes: int = 64 * 1024 * 1024
+    """Of requests that are incomplete, or that their handlers have not taken, with their headers;
+    they take half as much memory again. Beyond it the connection that holds most of them, and has
     not gone on for a second, has them answered with RESOURCE_EXHAUSTED."""
     unsent_response_bytes: int = 32 * 1024 * 1024
     """Answers of one connection that wait for its client to read. While there are more, or more
