@@ -62,8 +62,9 @@ class SliceShares:
         return self._waiting.setdefault(to.connection, ParkingLot())
 
     def _wake(self, to: Recipient, size_bytes: int) -> None:
-        """Have one stream of the connection look again, and one of those that wait for any."""
+        """Have one stream of the connection, of another and of those that hold nothing try again."""
         self._waiting_for_any.unpark()
+        self._wake_next_connection()
         lot = self._waiting.get(to.connection)
         if lot is None:
             return
@@ -74,3 +75,15 @@ class SliceShares:
             lot.repark_all(self._waiting_for_any)
         if not lot:
             del self._waiting[to.connection]
+
+    def _wake_next_connection(self) -> None:
+        """Have one stream look again of the connection whose turn it is.
+
+        What its connection holds may never be sent, and by now its share may be larger.
+        """
+        connection = next(iter(self._waiting), None)
+        if connection is not None:
+            lot = self._waiting.pop(connection)
+            lot.unpark()
+            if lot:
+                self._waiting[connection] = lot

@@ -92,3 +92,27 @@ def test_a_stream_that_is_cancelled_takes_no_turn_with_it() -> None:
         assert shares.held_bytes == 0
 
     trio.run(run)
+
+
+def test_a_stream_goes_on_when_others_have_left_room_for_it() -> None:
+    """Even if what its own connection holds is never sent."""
+
+    async def run() -> None:
+        shares, sent, never, left = SliceShares(), list[str](), trio.Event(), trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hold, shares, "mine", sent, never)
+            await trio.testing.wait_all_tasks_blocked()
+            for number in range(98):
+                nursery.start_soon(hold, shares, f"other-{number}", sent, left)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(hold, shares, "mine", sent, never)
+            await trio.testing.wait_all_tasks_blocked()
+            assert sent.count("mine") == 1
+            left.set()
+            await trio.testing.wait_all_tasks_blocked()
+            assert sent.count("mine") == 2
+            nursery.cancel_scope.cancel()
+        assert vars(shares).items() >= {"_waiting": {}}.items()
+        assert shares.held_bytes == 0
+
+    trio.run(run)
