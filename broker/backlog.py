@@ -33,7 +33,7 @@ def backlogs(
         yield QueueBacklog(
             queue_id,
             queue.lag(store.max_offset(topic, queue_id)),
-            queue.in_flight_count,
+            queue.delivered_count,
             progress.committed_offset(queue),
         )
 

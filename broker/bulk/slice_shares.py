@@ -62,7 +62,7 @@ class SliceShares:
         return self._waiting.setdefault(to.connection, ParkingLot())
 
     def _wake(self, to: Recipient, size_bytes: int) -> None:
-        """Have one stream of the connection, of another and of those that hold nothing try again."""
+        """Have one stream of the connection, of another and of those without one try."""
         self._waiting_for_any.unpark()
         self._wake_next_connection()
         lot = self._waiting.get(to.connection)

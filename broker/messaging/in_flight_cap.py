@@ -10,7 +10,6 @@ import logging
 from typing import Final, final
 
 from commitbus.broker.metadata.metadata_store import MetadataStore
-from commitbus.broker.metadata.progress import QueueProgress
 from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.clock import Clock
@@ -51,13 +50,6 @@ class InFlightCap:
             del self._logged_s[logged]
 
 
-def delivered_count(progress: QueueProgress) -> int:
-    """Return how many messages are in flight, without those held back for their turn."""
-    units = progress.lock_units
-    held_back = 0 if units is None or units.whole_queue else units.held_back
-    return progress.in_flight_count - held_back
-
-
 def explanation(
     store: MessageStore, metadata: MetadataStore, table: ProgressTable, group: str, topic: str
 ) -> str:
@@ -67,7 +59,7 @@ def explanation(
         progress = table.get(group, topic, queue_id)
         if progress is None or progress.in_flight_count < table.in_flight_max:
             continue
-        count = delivered_count(progress)
+        count = progress.delivered_count
         if count >= table.in_flight_max and progress.next_offset < store.max_offset(
             topic, queue_id
         ):

@@ -23,7 +23,7 @@ from commitbus.broker.messaging.client_groups import beginning_of
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.delivering import Recipient
 from commitbus.broker.messaging.errors import TooManyRequestsError
-from commitbus.broker.messaging.in_flight_cap import delivered_count, explanation
+from commitbus.broker.messaging.in_flight_cap import explanation
 from commitbus.broker.messaging.scan import Found, Scan
 from commitbus.broker.messaging.store_reads import Place, read_or_wait, read_places
 from commitbus.broker.messaging.taken import Handles, Run, encode_taken
@@ -338,7 +338,7 @@ class Batch(Undelivered):
         )
 
     def _note_cap(self, queue_id: int, progress: QueueProgress) -> None:
-        count = delivered_count(progress)
+        count = progress.delivered_count
         if count >= self._context.progress.in_flight_max:
             self._context.in_flight_cap.reached(*self._key(queue_id), count)
 

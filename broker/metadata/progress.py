@@ -134,6 +134,15 @@ class QueueProgress:
         """How many messages are in flight."""
         return len(self._in_flight)
 
+    @property
+    def delivered_count(self) -> int:
+        """How many of those were delivered, and are not held back for their turn. For any thread.
+
+        After a start, those that were held back before count until the group receives.
+        """
+        units = self.lock_units
+        return len(self._in_flight) - (units.held_back if units and not units.whole_queue else 0)
+
     def lag(self, max_offset: int) -> int:
         """Return the group's lag, as the function says it. For any thread."""
         return lag(max_offset, self._next_offset, len(self._in_flight))

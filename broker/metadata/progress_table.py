@@ -227,8 +227,8 @@ class ProgressTable:
     def queues_of(self, group: str, topic: str) -> list[tuple[int, QueueProgress]]:
         """Return a group's progress in a topic, by queue id. For any thread.
 
-        Other threads may call `lag` of it and read `next_offset` and `in_flight_count`. For the
-        rest they call `committed_offset` and `snapshot`.
+        Other threads may call `lag` of it and read `next_offset`, `in_flight_count` and
+        `delivered_count`. For the rest they call `committed_offset` and `snapshot`.
         """
         return self._index.queues_of(group, topic)
 

@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from commitbus.broker.backlog import backlogs
 from commitbus.broker.messaging import fifo
 from commitbus.broker.messaging.validate import MESSAGES_MAX
 from commitbus.broker.metadata.groups import FIFO_LOCK_UNIT_ATTRIBUTE, LockUnit
@@ -419,5 +420,20 @@ def test_of_groups_that_failed_the_one_that_waits_longest_is_first(run: Run) -> 
             assert list(await receive(bus, 4, invisible_s=10)) == first
             await bus.sleep(10.1)
             assert list(await receive(bus, 4, invisible_s=10)) == second
+
+    run(scenario)
+
+
+def test_what_is_held_back_is_before_the_group_and_not_in_flight(run: Run) -> None:
+    """A thousand behind one stuck message were said to be delivered."""
+
+    async def scenario(bus: Any) -> None:
+        await set_up(bus, *(b"a%d" % n for n in range(5)), b"b")
+        assert list(await receive(bus)) == [b"a0", b"a1", b"a2", b"a3", b"a4", b"b"]
+        await send(bus, b"a5", b"a6", b"c")
+        (handle,) = (await receive(bus)).values()
+        await ack(bus, handle)
+        (queue,) = backlogs(bus.context.store, bus.context.progress, "O", "F")
+        assert (queue.lag, queue.in_flight) == (8, 6)
 
     run(scenario)
