@@ -332,7 +332,7 @@ def with_padding(
             data = bytearray(files[name][0])
             hidden = begins.get((topic, int(queue_id)), 0) * UNIT_BYTES - int(base)
             for position in range(0, min(hidden, len(data)), UNIT_BYTES):
-                if decode_unit(data, position).is_written:
+                if decode_unit(memoryview(data), position).is_written:
                     data[position : position + UNIT_BYTES] = PADDING_BYTES
             padded[name] = [bytes(data)]
     return padded

@@ -38,7 +38,7 @@ def free_entries(
     rest = [e for e in progress.in_flight.values() if e.offset not in taken]
     locked = {unit_of[e.offset] for e in rest if e.invisible_until_ms > now_ms}
     mine = {unit_of[offset] for offset in taken}
-    firsts = {unit_of[e.offset]: e for e in reversed(progress.in_flight.values())}
+    firsts = {unit_of[e.offset]: e for e in [*progress.in_flight.values()][::-1]}
     found: list[tuple[int, int]] = []
     for entry in rest:
         unit, first = unit_of[entry.offset], firsts[unit_of[entry.offset]]
