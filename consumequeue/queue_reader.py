@@ -16,7 +16,7 @@ from commitbus.commitlog.errors import (
     StoreDamagedError,
 )
 from commitbus.commitlog.file_system import FileSystem
-from commitbus.commitlog.mapped_file import FilePolicy, MappedFile
+from commitbus.commitlog.mapped_file import FilePolicy, MappedFile, raise_refusal
 from commitbus.commitlog.mapped_file_queue import MappedFileQueue
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.consumequeue.queue_states import NO_UNIT, QueueState
@@ -180,11 +180,17 @@ class QueueReader:
         Raises:
             NotAStoreError: As `load`.
             StoreDamagedError: As `load`; or the files do not end as the checkpoint says.
+            OutOfResourcesError: The process may open no more files. Trying again is right.
+            ReadFailedError: The disk does not give them back.
         """
         with self._load_lock:
             if self._is_loaded:
                 return
-            self._files.load()
+            try:
+                self._files.load()
+            except OSError as error:
+                raise_refusal(error, self._files.directory, self._files.file_size)
+                raise ReadFailedError(self._files.directory, 0, error) from error
             if not self._ends_as_known():
                 self._files.close()
                 self.saved = None

@@ -9,11 +9,13 @@ import pytest
 
 from commitbus.commitlog.errors import OutOfResourcesError, ReadFailedError
 from commitbus.commitlog.file_system import RealFileSystem
-from commitbus.commitlog.types import PhysicalOffset
+from commitbus.commitlog.mapped_file import FilePolicy
+from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
 from commitbus.consumequeue.queue_states import QueueState
-from tests.consumequeue.test_consume_queue_store import message, open_store
+from tests.consumequeue.test_consume_queue_store import message, open_store, the_queue
+from tests.failing_files import FailingFileSystem
 from tests.unreadable_files import UnreadableFileSystem
 
 
@@ -86,3 +88,29 @@ def test_queues_that_a_flush_did_not_come_to_are_left_for_the_next_one(
     store.flush()
     assert flushed == set(range(count))
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(errno.EMFILE, OutOfResourcesError), (errno.EIO, ReadFailedError)]
+)
+def test_a_queue_whose_files_cannot_be_opened_yet_is_read_later(
+    tmp_path: Path, number: int, error: type[Exception]
+) -> None:
+    """A start has left its files alone: the first reader meets what the start would have met."""
+    file_system = FailingFileSystem()
+    store = open_store(tmp_path / "cq", file_system)
+    store.put([message(n, n) for n in range(3)])
+    state = the_queue(store).state()
+    store.close()
+    queue = ConsumeQueue(
+        "T", 0, tmp_path / "cq" / "T" / "0", 200,
+        file_system=file_system,
+        policy=FilePolicy(grow=True),
+    )  # fmt: skip
+    queue.rest(state, is_doubtful=False)
+    file_system.fails = {"list_names": number}
+    with pytest.raises(error):
+        queue.units(QueueOffset(0), 3)
+    file_system.fails = {}
+    assert len(queue.units(QueueOffset(0), 3)) == 3
+    queue.close()

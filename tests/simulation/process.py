@@ -30,7 +30,7 @@ from commitbus.commitlog.types import (
 from commitbus.consumequeue.unit_format import PADDING_BYTES, UNIT_BYTES, decode_unit
 from commitbus.flush.policy import FlushMode, FlushPolicy
 from tests.simulation.disk import Disk, Inode
-from tests.simulation.files import Faults, SimulatedFileSystem
+from tests.simulation.files import PLENTY, Faults, SimulatedFileSystem
 from tests.simulation.oracle import Found, Oracle, QueueKey, Seen
 from tests.simulation.scheduler import START_MS, Scheduler, SimulationError
 from tests.simulation.threads import SimulatedClock, installed
@@ -137,13 +137,14 @@ class Process:
 
     @contextmanager
     def everything_readable(self) -> Iterator[None]:
-        """Let a test look at files that the store cannot read."""
+        """Let a test look at files that the store cannot read, or has no descriptors for."""
         faults = self.faults
-        before, faults.reads_fail = faults.reads_fail, False
+        before = faults.reads_fail, faults.descriptors_max
+        faults.reads_fail, faults.descriptors_max = False, PLENTY
         try:
             yield
         finally:
-            faults.reads_fail = before
+            faults.reads_fail, faults.descriptors_max = before
 
     def check_what_is_sound(self, config: StoreConfig, oracle: Oracle) -> None:
         """See that nothing is missing in a store, as it lies there, that the check calls sound.
