@@ -64,7 +64,7 @@ class ProgressSaver:
         self.changed: set[int] = set()
         """Ids of the progress that changed since the last save. Under the lock."""
         self.discarded: Final[deque[MutableMapping[int, InFlight]]] = deque()
-        """In flight before a reset: to free a million messages takes a tenth of a second."""
+        """In flight before a reset or deletion: to free a million takes a tenth of a second."""
         self.is_requested = False
         """Whether a save is asked for before the next interval."""
         self._fails = False

@@ -55,6 +55,9 @@ EARLY_SAVE_FILLED: Final = 0.5
 STEP_QUEUES: Final = 200
 """Of a deletion, until others go on: 1 ms."""
 
+FREED_AT_ONCE_MAX: Final = 1_000
+"""Messages in flight of a queue that is deleted. More are freed one by one beside the changes."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -461,6 +464,8 @@ class ProgressTable:
                 with self._lock:
                     self._record(EntryKind.DELETE, progress, b"")
                     self._index.remove(key, progress)
+                    if progress.in_flight_count > FREED_AT_ONCE_MAX:
+                        self._saver.discarded.append(progress.reset(progress.next_offset))
                     self._mirror.note(*key[:2])
             if number % STEP_QUEUES == 0:
                 yield

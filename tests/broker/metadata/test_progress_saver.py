@@ -76,14 +76,25 @@ def test_changes_go_on_while_much_in_flight_is_packed(
     assert (kept.next_offset, list(kept.in_flight.values())) == expected
 
 
-def test_what_a_reset_forgot_is_freed_one_by_one(open_table: Open, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_what_a_reset_or_deletion_forgot_is_freed_one_by_one(
+    open_table: Open,
+    tmp_path: Path,
+    is_deleted: bool,  # noqa: FBT001 - drawn
+) -> None:
     """As a whole it would keep the interpreter from everybody."""
     table = open_table(tmp_path)
     progress = table.create("g", "t", 0, 0)
-    table.deliver(progress, range(100), Lease(1, 2, "c", auto_renew=True), next_offset=100)
+    for first in (0, 1_000):
+        offsets = range(first, first + 1_000)
+        lease = Lease(1, 2, "c", auto_renew=True)
+        table.deliver(progress, offsets, lease, next_offset=offsets.stop)
     forgotten = progress.in_flight
-    table.reset("g", "t", 0, 0)
-    assert len(forgotten) == 100
+    if is_deleted:
+        table.delete_group("g")
+    else:
+        table.reset("g", "t", 0, 0)
+    assert len(forgotten) == 2_000
     assert table._thread is not None
     table._thread.run_sync(table._tick)
     assert len(forgotten) == 0
