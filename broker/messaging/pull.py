@@ -32,7 +32,7 @@ from commitbus.broker.messaging.polling_time import polling_ms
 from commitbus.broker.messaging.pop import BATCH_BYTES_MAX, BATCH_MAX, TOO_SLOW
 from commitbus.broker.messaging.scan import Scan
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
-from commitbus.broker.messaging.store_reads import Place, read_or_wait, read_records
+from commitbus.broker.messaging.store_reads import Place, read_or_wait, read_records, takes_long
 from commitbus.broker.messaging.validate import group_name
 from commitbus.broker.rpc.call import Call, Send
 from commitbus.broker.rpc.method import Parked
@@ -274,6 +274,8 @@ class Pulling(Parked):
         return [response for response, _ in found], unreadable
 
     def _encode(self, places: Sequence[Place], *, only_cached: bool) -> _Read | None:
+        if only_cached and takes_long(places):
+            return None
         common, found = encode_run(self._want.queue_id, None), list[Delivered]()
         records = read_records(self._context.store, places, only_cached=only_cached)
         for place, record in zip(places, records, strict=False):

@@ -8,7 +8,7 @@ from typing import NamedTuple, final
 from commitbus.broker.filters.message_filter import MessageFilter
 from commitbus.broker.messaging.delivered import Delivered, encode_delivered, encode_run
 from commitbus.broker.messaging.receipt_handle import handle_text, run_text
-from commitbus.broker.messaging.store_reads import NotRead, Place, read_records
+from commitbus.broker.messaging.store_reads import NotRead, Place, read_records, takes_long
 from commitbus.broker.metadata.progress import QueueProgress
 from commitbus.broker.store.store_reader import StoreReader
 from commitbus.commitlog.errors import CorruptRecordError, StoreError
@@ -48,10 +48,12 @@ def encode_taken(
 ) -> list[Outcome] | None:
     """Return each message, in order, or why it cannot be read.
 
-    With `only_cached` None, if a disk would have to be waited for.
+    With `only_cached` None, if a disk would have to be waited for, or it takes long.
     """
     outcomes: list[Outcome] = []
     places = [place for run in runs for place in run.places]
+    if only_cached and takes_long(places):
+        return None
     records = read_records(store, places, only_cached=only_cached)
     for run in runs:
         common = encode_run(run.queue_id, run.delivery_attempt)

@@ -297,8 +297,8 @@ def make_message(body: bytes = b"x", *, topic: str = "T", message_id: str = "id"
     return message
 
 
-def noted_threads(patch: pytest.MonkeyPatch, owner: type, method: str) -> set[int]:
-    """Note on which threads a method runs, in the set that is returned."""
+def noted_threads(patch: pytest.MonkeyPatch, owner: object, method: str) -> set[int]:
+    """Note on which threads a method or function runs, in the set that is returned."""
     original, threads = getattr(owner, method), set[int]()
 
     def noted(*arguments: Any, **options: Any) -> Any:
