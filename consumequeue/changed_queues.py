@@ -198,16 +198,22 @@ class ChangedQueues:
 
         Raises:
             FlushFailedError: What is found could not be noted, durably.
+            OutOfResourcesError: The process may open no more files. Trying again is right.
         """
         strays: list[tuple[str, int]] = []
-        while count > 0 and self._unsettled:
-            topic = self._unsettled.pop()
-            for queue_id in self._table.ids(topic):
-                count -= 1
-                if self._is_astray(topic, queue_id):
-                    strays.append((topic, queue_id))
-        if strays:
-            self._cut(strays)
+        topics: list[str] = []
+        try:
+            while count > 0 and self._unsettled:
+                topics.append(topic := self._unsettled.pop())
+                for queue_id in self._table.ids(topic):
+                    count -= 1
+                    if self._is_astray(topic, queue_id):
+                        strays.append((topic, queue_id))
+            if strays:
+                self._cut(strays)
+        except (StoreError, OSError) as error:
+            self._unsettled += topics
+            raise _out_of_resources(error, self._directory) or error from None
         if not self._unsettled:
             self._table.is_doubtful = False
         return bool(self._unsettled)
@@ -224,6 +230,8 @@ class ChangedQueues:
             state = self._table.state(topic, queue_id)
             return state is not None and self._look_behind(topic, queue_id, state.max_offset)
         except (StoreError, OSError) as error:
+            if _out_of_resources(error, self._directory) is not None:
+                raise
             _logger.warning(
                 "a queue cannot be looked at",
                 extra={"topic": topic, "queue_id": queue_id, "reason": str(error)},
@@ -288,6 +296,13 @@ def sync_names(directory: Path, file_system: FileSystem) -> None:
     except FileNotFoundError:
         raise
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise OutOfResourcesError(directory, error) from error
-        raise FlushFailedError(directory, error) from error
+        raise (_out_of_resources(error, directory) or FlushFailedError(directory, error)) from error
+
+
+def _out_of_resources(error: StoreError | OSError, path: Path) -> OutOfResourcesError | None:
+    """Return the error as what it is if the process may open no more files, else None."""
+    if isinstance(error, OutOfResourcesError):
+        return error
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return OutOfResourcesError(path, error)
+    return None

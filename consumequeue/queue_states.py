@@ -77,12 +77,16 @@ Changes: TypeAlias = Mapping[tuple[str, int], SavedState | None]
 class QueueStatesFile:
     """Reads and appends frames. One thread at a time."""
 
-    __slots__ = ("_changed_bytes", "_end", "_file_system", "_full_bytes", "_path", "needs_full")
+    __slots__ = (
+        *("_changed_bytes", "_end", "_file_system", "_full_bytes", "_is_removal_durable", "_path"),
+        "needs_full",
+    )
 
     def __init__(self, store: Path, file_system: FileSystem) -> None:
         """Name the file; nothing is touched."""
         self._path, self._file_system = store / QUEUE_STATES_PATH, file_system
         self._end = self._full_bytes = self._changed_bytes = 0
+        self._is_removal_durable = True
         self.needs_full = True
         """Whether the next frame must be a full one."""
 
@@ -179,11 +183,18 @@ class QueueStatesFile:
         self._changed_bytes, self.needs_full = 0, False
 
     def remove(self) -> None:
-        """Remove the file: what it says is not what the queues are. OSError."""
+        """Remove the file: what it says is not what the queues are.
+
+        Raises:
+            OSError: It could not be removed, durably. The next call goes on with it.
+        """
         self.needs_full = True
         if self._file_system.exists(self._path):
             self._file_system.remove(self._path)
+            self._is_removal_durable = False
+        if not self._is_removal_durable:
             self._file_system.sync_directory(self._path.parent)
+            self._is_removal_durable = True
 
 
 def _not_saved(error: OSError) -> None:

@@ -48,9 +48,9 @@ class FlushableQueues(Flushable, Protocol):
         """Save how the queues end, for a checkpoint up to an offset; FlushFailedError."""
 
     def settle(self, count: int) -> bool:
-        """Look at some of the queues that nobody has used since an unclean stop; FlushFailedError.
+        """Look at some of the queues that nobody has used since an unclean stop.
 
-        Return whether more are left.
+        Return whether more are left. FlushFailedError; OutOfResourcesError: try again.
         """
 
 
@@ -189,7 +189,7 @@ class CheckpointService:
                 if is_rung:
                     self._save_or_put_off()
                 if not self._is_settled:
-                    self._settle()
+                    self._settle_or_put_off()
         except FlushFailedError as error:
             self._fail(error)
 
@@ -200,6 +200,12 @@ class CheckpointService:
         except (DiskFullError, OutOfResourcesError) as error:
             _logger.warning("a checkpoint is put off: %s", error)
             self._bell.ring()
+
+    def _settle_or_put_off(self) -> None:
+        try:
+            self._settle()
+        except OutOfResourcesError as error:
+            _logger.warning("a look at unused queues is put off: %s", error)
 
     def _fail(self, failure: StoreError) -> None:
         tell(self._failure_listeners, failure)

@@ -17,7 +17,7 @@ from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.layout import INDEX, LOG, tree_bytes
 from commitbus.broker.store.layout import QUEUES as QUEUES_DIRECTORY
 from commitbus.broker.store.message_store import MessageStore
-from commitbus.commitlog.errors import ReadFailedError, StoreError
+from commitbus.commitlog.errors import OutOfResourcesError, ReadFailedError, StoreError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import OutgoingMessage, QueueOffset
 from commitbus.consumequeue.changed_queues import ChangedQueues
@@ -262,6 +262,47 @@ def test_the_ends_of_unused_queues_are_looked_at_in_steps(
             0,
             1,
         ]
+    assert "4" in files.synced
+    assert check_store(killed).problems == []
+
+
+class OutOfDescriptors(Watched):
+    """One of a process that may open no more files for a while."""
+
+    fails = False
+
+    def open(self, path: Path, **options: Any) -> Any:
+        self._refuse()
+        return super().open(path, **options)
+
+    def sync_directory(self, path: Path) -> None:
+        self._refuse()
+        self.real.sync_directory(path)
+
+    def _refuse(self) -> None:
+        if self.fails:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_without_descriptors_a_look_at_unused_queues_is_put_off(
+    filled: Path, config: StoreConfig, make_message: MakeMessage, copy_of: CopyOf
+) -> None:
+    """Neither does the store stop, nor is a queue left out."""
+    with MessageStore.open(filled, config) as store:
+        put(store, make_message("T", queue_id=7))
+        killed = copy_of(filled)
+    (path,) = (killed / "consumequeue" / "T" / "4").iterdir()
+    with path.open("r+b") as file:
+        file.seek(20)
+        file.write(b"stray")
+    files = OutOfDescriptors()
+    with MessageStore.open(killed, config, file_system=files) as store:
+        files.fails = True
+        with pytest.raises(OutOfResourcesError):
+            store._queues.changes.settle(QUEUES)
+        store._checkpoints._settle_or_put_off()
+        files.fails = False
+        assert not store._queues.changes.settle(QUEUES)
     assert "4" in files.synced
     assert check_store(killed).problems == []
 
