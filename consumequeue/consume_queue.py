@@ -19,8 +19,6 @@ from commitbus.consumequeue.unit_format import (
     decode_unit,
 )
 
-_WARM_BYTES = 1 << 20
-
 
 @final
 class ConsumeQueue(QueueReader):
