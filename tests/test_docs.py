@@ -61,7 +61,7 @@ def test_what_has_to_be_installed_is_said_above_what_needs_it(document: Path) ->
 @pytest.mark.parametrize("command", from_checkout())
 def test_the_programs_of_the_checkout_run_as_shown(command: str) -> None:
     """But for the time that they may take, which is a few seconds here."""
-    script = re.sub(r"--minutes \d+", "--minutes 0.02", command)
+    script = re.sub(r"--minutes [\d.]+", "--minutes 0.02", command)
     run_in_bash(script.replace("python ", f"{sys.executable} ", 1), REPOSITORY)
 
 
