@@ -18,6 +18,7 @@ import traceback
 import zlib
 from collections import deque
 from collections.abc import Callable
+from linecache import getline
 from types import FrameType
 from typing import Any, Final, NamedTuple, final
 
@@ -75,6 +76,10 @@ def _let_frames_go(error: BaseException) -> None:
     while chain is not None:
         traceback.clear_frames(chain.__traceback__)
         chain = chain.__cause__ or chain.__context__
+
+
+def _begins_block(frame: FrameType) -> bool:
+    return getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")
 
 
 @final
@@ -343,5 +348,7 @@ class Scheduler:
         # A point may switch to another thread, which traces for itself; a dying one must not be
         # interrupted in what it cleans up.
         if event == "line" and not self.is_dead:
-            self.point("line")
+            # A `with` line is traced once more when its block is left. Raised there, an error would
+            # keep the lock; a lock is given back without a need for memory.
+            self.point("line", may_fail=not _begins_block(frame))
         return self._trace_line
