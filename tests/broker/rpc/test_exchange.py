@@ -123,5 +123,5 @@ def test_a_task_works_for_the_caller_whoever_started_or_woke_it() -> None:
             waiter.wake()
 
     trio.run(main)
-    assert sorted(served) == ["10.0.0.1", "[::1]"]
+    assert sorted(served) == ["0:0:0:0::/64", "10.0.0.1"]
     assert waiter.served == ["10.0.0.2"]
