@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from commitbus.broker.metadata.fifo_lock import LockUnits
     from commitbus.broker.metadata.progress_holdings import Holding, Holdings
 
+IN_FLIGHT_MAX_DEFAULT: Final = 200_000
+"""RocketMQ has none unless it is told to. Far above what consumers work on at a time."""
+
 RENEWED_OFFSETS_MAX: Final = 1024
 """Messages of one holding."""
 

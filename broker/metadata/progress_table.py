@@ -20,7 +20,12 @@ from sqlite_utils import Database
 from commitbus.broker.metadata import progress_store
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.offset_mirror import OffsetMirror
-from commitbus.broker.metadata.progress import InFlight, Lease, QueueProgress
+from commitbus.broker.metadata.progress import (
+    IN_FLIGHT_MAX_DEFAULT,
+    InFlight,
+    Lease,
+    QueueProgress,
+)
 from commitbus.broker.metadata.progress_entries import (
     Definition,
     EntryKind,
@@ -45,9 +50,6 @@ from commitbus.broker.metadata.sqlite_thread import SqliteThread
 from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.errors import StoreClosedError, StoreError
 from commitbus.commitlog.file_system import FileSystem
-
-IN_FLIGHT_MAX_DEFAULT: Final = 200_000
-"""RocketMQ has none unless it is told to. Far above what consumers work on at a time."""
 
 EARLY_SAVE_FILLED: Final = 0.5
 """A journal fuller than that is saved at once, not at the next interval."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -241,3 +243,15 @@ def test_grpcio_takes_the_modes_that_allow_plaintext(mode: TlsMode) -> None:
     """It offers nothing else, and neither of them promises more."""
     config = BrokerConfig(transport=Transport.GRPCIO, tls_mode=mode)
     assert (config.transport, config.tls_mode) == (Transport.GRPCIO, mode)
+
+
+def test_the_settings_import_no_large_library() -> None:
+    """`serve` reads them before it hides pandas from sqlite-utils: 30 MB, and a second."""
+    code = (
+        "import sys, commitbus.broker.config; "
+        "print([name for name in ('sqlite_utils', 'pandas') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"
