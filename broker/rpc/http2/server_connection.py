@@ -55,8 +55,8 @@ from commitbus.broker.rpc.shares import share_address
 _log = logging.getLogger(__name__)
 
 _SLICE_BYTES: Final = 16 * 1024
-"""Bytes that the engine is given at once. Requests that are all headers make a hundred times as many
-bytes of events, which each connection holds while others have their turn."""
+"""Bytes that the engine is given at once. Requests that are all headers make a hundred times as
+many bytes of events, which each connection holds while others have their turn."""
 _ANSWERS_OF_ONE_READ_BYTES: Final = 64 * 1024
 """So many may wait because nothing was written yet: not worth a look at what is unread in all."""
 _READ_UNWRITTEN_BYTES: Final = 128 * 1024
