@@ -89,7 +89,8 @@ def test_without_room_for_the_next_file_nothing_changes(
     open_log: OpenLog, message: Make, faulty: Any
 ) -> None:
     """Messages still fit into the current one."""
-    log = open_log(file_size=1 << 20)
+    # So large that one message does not have the next file prepared meanwhile.
+    log = open_log(file_size=1 << 26)
     faulty.failing["allocate"] = errno.ENOSPC
     with pytest.raises(DiskFullError):
         log.append(message())
