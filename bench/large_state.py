@@ -56,7 +56,7 @@ from commitbus.commitlog.types import Host, OutgoingMessage
 
 TOPICS: Final = 5000
 QUEUES: Final = 16
-"""Of each topic: 80,000 in all."""
+"""Queues of each topic: 80,000 in all."""
 GROUPS: Final = 10_000
 GROUPS_WITH_PROGRESS: Final = 3000
 DELETED: Final = 50_000
@@ -92,7 +92,7 @@ def large_state() -> list[Row]:
                 if kind == "clean":
                     rows += while_running(servers)
                 for server in servers.values():
-                    # Of both kinds: what follows is an unclean start.
+                    # Killed, so that the next start is an unclean one.
                     server.process.kill()
     return rows
 
