@@ -5,6 +5,10 @@ with a million messages in flight. What has survived one that took long is set a
 use. It is freed all the same when nothing refers to it any more, but cycles of it are not. So that
 these do not add up for ever, everything is looked at again whenever the process holds twice as much
 as it did after the last such look.
+
+With thousands of connections even a short full collection takes 50 ms, and a client that opens
+streams without end makes one follow the other. So the collector rests after each one, for as many
+times as long as it took.
 """
 
 from __future__ import annotations
@@ -18,7 +22,10 @@ from typing import Final, final
 LONG_S: Final = 0.02
 ALLOCATED_BLOCKS_MIN: Final = 2_000_000
 """Pieces of memory, 100 bytes each, up to which nothing is looked at again."""
+RESTS: Final = 500
+"""For so many times what a full collection took there is no other one."""
 _FULL: Final = 2
+_NEVER: Final = 1 << 30
 
 
 @final
@@ -39,15 +46,31 @@ class LongCollections:
         self._begin_s = 0.0
         self._blocks_max = self._twice_of_now()
         self._looks_at_all = False
+        self._thresholds = gc.get_threshold()
+        self._rests_until_s = 0.0
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
         """Note the begin or the end of a collection."""
         if info["generation"] != _FULL:
-            return
-        if phase == "start":
+            self._wake()
+        elif phase == "start":
             self._begin_s = self._monotonic_s()
-        elif self._monotonic_s() - self._begin_s > LONG_S:
-            self._set_aside()
+        else:
+            now_s = self._monotonic_s()
+            took_s = now_s - self._begin_s
+            if took_s > LONG_S:
+                self._set_aside()
+            self._rest(now_s, took_s)
+
+    def _rest(self, now_s: float, took_s: float) -> None:
+        self._rests_until_s = now_s + RESTS * took_s
+        gc.set_threshold(*self._thresholds[:_FULL], _NEVER)
+
+    def _wake(self) -> None:
+        """Allow the next full collection, if the rest is over; the younger ones come often."""
+        if self._rests_until_s and self._monotonic_s() >= self._rests_until_s:
+            self._rests_until_s = 0.0
+            gc.set_threshold(*self._thresholds)
 
     def _set_aside(self) -> None:
         if self._looks_at_all:

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 _FLUSH_MODES: Final = {"sync": FlushMode.SYNC_FLUSH, "async": FlushMode.ASYNC_FLUSH}
 
+_SWITCH_S: Final = 0.0005
+"""How long a worker may compute before the thread that answers goes on. By default 5 ms, at each of
+its system calls."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -161,6 +165,7 @@ async def _serve(config: BrokerConfig) -> None:
             if running.metrics_endpoint:
                 _say(f"metrics at http://{running.metrics_endpoint}/metrics")
             _keep_from_collector()
+            sys.setswitchinterval(_SWITCH_S)
             _say(f"listening on {running.endpoint}")
         watching.cancel_scope.cancel()
 

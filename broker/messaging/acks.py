@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
+
+import trio
 
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.deliveries import (
@@ -26,7 +28,9 @@ from commitbus.broker.rpc.proto.wire_format import delimited, key_of
 from commitbus.commitlog.errors import ReadFailedError
 
 ENTRIES_MAX: Final = 1024
-"""Of one request; a receive hands out 32. Nobody else is served while they are looked up."""
+"""Entries of one request; a receive hands out 32."""
+_AT_ONCE: Final = 64
+"""Entries settled between two looks at other tasks: a millisecond, or two if they are refused."""
 
 _OK: Final = pb.AckMessageResponse(status=ok()).SerializeToString()
 _ENTRY_OK: Final = pb.AckMessageResultEntry(status=ok()).SerializeToString()
@@ -34,8 +38,8 @@ _ENTRIES: Final = key_of(pb.AckMessageResponse, "entries")
 _MESSAGE_ID: Final = key_of(pb.AckMessageResultEntry, "message_id")
 _RECEIPT_HANDLE: Final = key_of(pb.AckMessageResultEntry, "receipt_handle")
 
-_Result = tuple[str, str]
-"""The message id and the receipt handle of an entry, as they came."""
+_Result = tuple[str, str, pb.Status | None]
+"""The message id and the receipt handle of an entry, as they came, and why it failed if it did."""
 
 
 def ack_message(
@@ -55,38 +59,62 @@ def ack_message(
         raise BadRequestError(
             f"{len(request.entries)} entries to acknowledge, at most {ENTRIES_MAX} are allowed"
         )
-    return with_places(context, topic, partial(_acknowledge, context, request, group, topic))
+    if len(request.entries) > _AT_ONCE:
+        return _acknowledge_in_steps(context, request, group, topic)
+    work = partial(_acknowledge, context, group, topic, request.entries[:])
+    return with_places(context, topic, lambda places: _response([work(places)]))
+
+
+async def _acknowledge_in_steps(
+    context: MessagingContext, request: pb.AckMessageRequest, group: str, topic: str
+) -> bytes:
+    steps = []
+    for start in range(0, len(request.entries), _AT_ONCE):
+        entries = request.entries[start : start + _AT_ONCE]
+        step = with_places(context, topic, partial(_acknowledge, context, group, topic, entries))
+        steps.append(step if isinstance(step, _Acknowledged) else await step)
+        await trio.lowlevel.checkpoint()
+    return _response(steps)
+
+
+class _Acknowledged(NamedTuple):
+    """Some of a request's entries."""
+
+    entries: bytes
+    """Their part of the response."""
+    refusals: Sequence[pb.Status]
+    has_successes: bool
 
 
 def _acknowledge(
     context: MessagingContext,
-    request: pb.AckMessageRequest,
     group: str,
     topic: str,
+    entries: Sequence[pb.AckMessageEntry],
     places: Places,
-) -> Response:
+) -> _Acknowledged:
     results: list[_Result] = []
-    errors: dict[int, pb.Status] = {}
     in_flight: dict[QueueProgress, list[int]] = {}
     cold: set[tuple[int, int]] = set()
-    for entry in request.entries[:]:
-        text = entry.receipt_handle
+    for entry in entries:
+        text, refusal = entry.receipt_handle, None
         try:
             handle, progress, state = find_delivery(context, group, topic, text, places)
         except (InvalidReceiptHandleError, ReadFailedError) as error:
-            errors[len(results)] = status_of(error)
+            refusal = status_of(error)
         except ColdPlacesError as error:
             cold.update(error.places)
         else:
             if state is not None:
                 in_flight.setdefault(progress, []).append(handle.queue_offset)
-        results.append((entry.message_id, text))
+        results.append((entry.message_id, text, refusal))
     if cold:
         raise ColdPlacesError(cold)
     for progress, offsets in in_flight.items():
         count = settle(context, group, topic, progress, offsets)
         context.counters.count_acknowledged(group, topic, count)
-    return _refusal(results, errors) if errors else _success(results)
+    refusals = [status for _, _, status in results if status is not None]
+    return _Acknowledged(_encoded(results), refusals, len(refusals) < len(results))
 
 
 def settle(
@@ -120,26 +148,30 @@ def settle(
     return count
 
 
-def _success(results: Sequence[_Result]) -> bytes:
-    """Return the response; by hand, because to make its objects would take as long as the rest."""
-    entries = [
+def _encoded(results: Sequence[_Result]) -> bytes:
+    """Return entries; by hand, because to make their objects would take as long as the rest."""
+    return b"".join(
         delimited(
             _ENTRIES,
             delimited(_MESSAGE_ID, message_id.encode())
             + delimited(_RECEIPT_HANDLE, text.encode())
-            + _ENTRY_OK,
+            + (_ENTRY_OK if refusal is None else _entry_status(refusal)),
         )
-        for message_id, text in results
-    ]
-    return b"".join((_OK, *entries))
+        for message_id, text, refusal in results
+    )
 
 
-def _refusal(results: Sequence[_Result], errors: Mapping[int, pb.Status]) -> pb.AckMessageResponse:
-    statuses = [errors.get(number, ok()) for number in range(len(results))]
-    response = pb.AckMessageResponse(status=overall(statuses))
-    for (message_id, text), status in zip(results, statuses, strict=True):
-        response.entries.add(message_id=message_id, receipt_handle=text, status=status)
-    return response
+def _entry_status(status: pb.Status) -> bytes:
+    return pb.AckMessageResultEntry(status=status).SerializeToString()
+
+
+def _response(steps: Sequence[_Acknowledged]) -> bytes:
+    head, refusals = _OK, [refusal for step in steps for refusal in step.refusals]
+    if refusals:
+        successes = [ok()] if any(step.has_successes for step in steps) else []
+        status = overall([*refusals, *successes])
+        head = pb.AckMessageResponse(status=status).SerializeToString()
+    return b"".join((head, *(step.entries for step in steps)))
 
 
 def change_invisible_duration(

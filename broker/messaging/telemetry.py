@@ -46,6 +46,8 @@ SETTINGS_BYTES_MAX: Final = 256 * 1024
 WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
 """Of answers that wait for clients that do not listen yet; others are sent at once."""
 
+_AT_ONCE: Final = 100
+"""Subscriptions checked between two looks at other tasks."""
 _PRODUCER_ATTEMPTS: Final = 3
 _UNLIMITED_ATTEMPTS: Final = 2**31 - 1
 _LITE_SUBSCRIPTION_QUOTA: Final = 2000
@@ -193,6 +195,7 @@ async def _merged(context: MessagingContext, client: Client, settings: pb.Settin
     if kind == "publishing":
         _check_count(len(settings.publishing.topics))
         topics = tuple(known_topic_name(topic) for topic in settings.publishing.topics)
+        await trio.lowlevel.checkpoint()
         client.kind = pb.PRODUCER
         _introduce(context, client, settings, published=topics)
         _set_publishing(merged, context.config.max_body_bytes)
@@ -201,7 +204,9 @@ async def _merged(context: MessagingContext, client: Client, settings: pb.Settin
         name = group_name(subscription.group)
         _check_count(len(subscription.subscriptions))
         wanted = {}
-        for entry in subscription.subscriptions:
+        for number, entry in enumerate(subscription.subscriptions, 1):
+            if number % _AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
             prepared = await prepare_filter(entry.expression)
             parse_filter(entry.expression)
             del prepared

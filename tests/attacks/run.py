@@ -46,12 +46,13 @@ def run(directory: Path, options: Options) -> Report:
         stack.callback(server.stop)
         server.prepare()
         watcher = stack.enter_context(Watcher(server))
+        attackers = _attackers(stack, server, options)
         load = _start(stack, "tests.attacks.normal_load", "--port", str(server.port))
         time.sleep(min(_WARM_UP_S, options.seconds))
         begin = moment(server.pid)
         time.sleep(undisturbed_s)
         attack = moment(server.pid)
-        outcomes = _attack(stack, server, options, options.seconds - undisturbed_s)
+        outcomes = _attack(attackers, options.seconds - undisturbed_s)
         end = moment(server.pid)
         time.sleep(min(_AFTERWARDS_S, options.seconds))
         load.terminate()
@@ -78,16 +79,30 @@ def run(directory: Path, options: Options) -> Report:
     )
 
 
-def _attack(
-    stack: ExitStack, server: Server, options: Options, seconds: float
-) -> dict[str, dict[str, int]]:
-    """Run the attacks together, and return how their calls ended."""
+def _attackers(
+    stack: ExitStack, server: Server, options: Options
+) -> dict[str, subprocess.Popen[str]]:
+    """Start the attackers, and wait until all of them are ready."""
     ports = ["--port", str(server.port), "--metrics-port", str(server.metrics_port)]
-    times = ["--seconds", str(seconds), "--seed", str(options.seed)]
     attackers = {
-        name: _start(stack, "tests.attacks.attacker", name, *ports, *times)
+        name: _start(stack, "tests.attacks.attacker", name, *ports, "--seed", str(options.seed))
         for name in options.attacks
     }
+    for attacker in attackers.values():
+        assert attacker.stdout is not None
+        attacker.stdout.readline()
+    return attackers
+
+
+def _attack(
+    attackers: dict[str, subprocess.Popen[str]], seconds: float
+) -> dict[str, dict[str, int]]:
+    """Run the attacks together, and return how their calls ended."""
+    for attacker in attackers.values():
+        assert attacker.stdin is not None
+        attacker.stdin.write(f"{seconds}\n")
+        attacker.stdin.close()
+        attacker.stdin = None
     time.sleep(seconds)
     return {name: _output(attacker) for name, attacker in attackers.items()}
 
@@ -96,6 +111,7 @@ def _start(stack: ExitStack, module: str, *arguments: str) -> subprocess.Popen[s
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -106,8 +122,9 @@ def _start(stack: ExitStack, module: str, *arguments: str) -> subprocess.Popen[s
 def _end(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
 
 
 def _output(process: subprocess.Popen[str]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final, final
 
 from commitbus.broker.rpc.call import RpcError, StatusCode
@@ -101,10 +100,8 @@ class CallPlaces:
             self._count(self.open)
             self._close()
 
-    def close(self, calls: Iterable[ServerCall]) -> None:
+    def close(self) -> None:
         """Give everything back, at the end of the connection, but the places of orphans."""
-        for call in calls:
-            self.client_is_gone(call)
         marked = self._account.marked
         self.open = sum(not marked.get(call.stream_id, False) for call in self._orphans)
         self._account.count(self.open)

@@ -162,6 +162,13 @@ class MessageReader:
             RpcError: the message is too large, or is compressed and should not be, or cannot be
                 unpacked. Nothing can be taken after that.
         """
+        data = self.take_as_sent()
+        if data is None or self.compressed_bytes is None:
+            return data
+        return decompress(data, self._max_bytes)
+
+    def take_as_sent(self) -> bytes | None:
+        """Return the next message, packed if `compressed_bytes` is set then; see `take`."""
         if self._length is None:
             if self.buffered_bytes < PREFIX_BYTES:
                 return None
@@ -173,7 +180,7 @@ class MessageReader:
         data = self._cut(self._length)
         self._length = None
         self.compressed_bytes = len(data) if self._compressed else None
-        return decompress(data, self._max_bytes) if self._compressed else data
+        return data
 
     def drop(self) -> None:
         """Forget what was fed; nothing can be taken after that."""

@@ -16,16 +16,20 @@ from commitbus.broker.rpc.http2.engine import ErrorCode
 class Leaving:
     """Those of one connection."""
 
-    __slots__ = ("_in_output", "streams")
+    __slots__ = ("_in_output", "_is_lost", "streams")
 
     def __init__(self) -> None:
         self.streams: dict[int, Callable[[], None]] = {}
         """By id: those whose responses were queued and have not ended."""
         self._in_output: list[Callable[[], None]] = []
+        self._is_lost = False
 
     def add(self, stream_id: int, when_unfinished: Callable[[], None]) -> None:
         """Note a response that was queued in full."""
-        self.streams[stream_id] = when_unfinished
+        if self._is_lost:
+            when_unfinished()
+        else:
+            self.streams[stream_id] = when_unfinished
 
     def stream_closed(self, stream_id: int, code: int) -> None:
         """Note the end of a stream: with an error, what was queued for it is dropped."""
@@ -43,6 +47,7 @@ class Leaving:
 
     def connection_lost(self) -> None:
         """Note that nothing more leaves."""
+        self._is_lost = True
         left = [*self._in_output, *self.streams.values()]
         self._in_output.clear()
         self.streams.clear()

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.exchange import parse
 from commitbus.broker.rpc.http2.grpc_wire import MessageReader
+from commitbus.broker.rpc.http2.unpacking import is_for_worker, unpack, unpack_in_worker
 from commitbus.broker.rpc.method import Method
 
 _TAKEN_AT_ONCE: Final = 64
@@ -75,15 +76,13 @@ class RequestStream:
         while True:
             if self._error is not None:
                 raise self._error
-            data = self._reader.take()
+            data = self._reader.take_as_sent()
             # What is left of the window is for what is left in the reader: all of it, unless the
             # next request is being waited for and may need more than a window.
             is_wanted = data is None and not self._has_ended
             self._consume_all_but(0 if is_wanted else self._reader.buffered_bytes)
             if data is not None:
-                request = parse(self._method, data, self._reader.compressed_bytes)
-                if isinstance(request, RpcError):
-                    raise request
+                request = await self._parsed(data, self._reader.compressed_bytes)
                 self._taken += 1
                 if self._taken % _TAKEN_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
@@ -94,6 +93,17 @@ class RequestStream:
                 raise StopAsyncIteration
             self._arrived = trio.Event()
             await self._arrived.wait()
+
+    async def _parsed(self, data: bytes, compressed_bytes: int | None) -> Message | bytes:
+        if is_for_worker(data, compressed_bytes):
+            return await unpack_in_worker(self._method, data)
+        if compressed_bytes is None:
+            request = parse(self._method, data)
+        else:
+            request = unpack(self._method, data)
+        if isinstance(request, RpcError):
+            raise request
+        return request
 
     def _consume_all_but(self, kept_bytes: int) -> None:
         size = self._unconsumed_bytes - kept_bytes

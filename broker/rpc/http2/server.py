@@ -66,6 +66,7 @@ class Http2Server:
             self._nursery.cancel_scope.shield = True
             self._state = ServerState(self._methods, self._limits, self._nursery)
             self._nursery.start_soon(self._state.flusher.run)
+            self._nursery.start_soon(self._state.turns.run)
             self._nursery.start_soon(self._checks.run)
             with self._accept_scope:
                 task_status.started()

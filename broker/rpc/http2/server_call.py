@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Final, Protocol, final
+from typing import Any, Final, Protocol, final
 
 import trio
 from google.protobuf.message import Message
@@ -32,6 +32,13 @@ from commitbus.broker.rpc.http2.metadata import Metadata
 from commitbus.broker.rpc.http2.request_stream import RequestStream
 from commitbus.broker.rpc.http2.response import respond, response_fields, status_of
 from commitbus.broker.rpc.http2.server_state import ServerState
+from commitbus.broker.rpc.http2.turns import Load
+from commitbus.broker.rpc.http2.unpacking import (
+    answer_of,
+    is_for_worker,
+    unpack,
+    unpack_in_worker,
+)
 from commitbus.broker.rpc.method import Later, Method, MethodKind, Parked
 from commitbus.broker.rpc.outcome import shutting_down
 
@@ -49,6 +56,8 @@ class Connection(Protocol):
     requests: HeldAccount
     """What is held of requests."""
     leaving: Leaving
+    load: Load
+    """What the client uses of the thread."""
 
     def flush(self) -> None:
         """Write what is queued."""
@@ -153,7 +162,7 @@ class ServerCall:
         reader.feed(data)
         try:
             # Also before it is complete: one that is too large must be refused before it is here.
-            request = reader.take()
+            request = reader.take_as_sent()
         except RpcError as error:
             self.finish(error)
             return
@@ -176,15 +185,40 @@ class ServerCall:
         compressed_bytes = None if self._reader is None else self._reader.compressed_bytes
         if self._is_incomplete:
             self._complete()
-        if self._held_bytes:
-            self._release()
         # Thousands of calls may have been begun before the first of them was answered.
         error = self._connection.unread_refusal()
-        request = error or parse(self._method, data, compressed_bytes)
+        if error is None and is_for_worker(data, compressed_bytes):
+            self._run_unpacked(data)
+            return
+        if self._held_bytes:
+            self._release()
+        if error is None and compressed_bytes is not None:
+            request = unpack(self._method, data)
+        else:
+            request = error or parse(self._method, data)
         if isinstance(request, RpcError):
             self.finish(request)
         else:
             self._run(request)
+
+    def _run_unpacked(self, packed: bytes) -> None:
+        if self._state.crew.dismissed:
+            self.finish(shutting_down())
+        else:
+            self.wait_for(self._unpacked(packed))
+
+    async def _unpacked(self, packed: bytes) -> object:
+        """Return the answer to a request that a worker unpacks; until then its bytes are held."""
+        try:
+            request = await unpack_in_worker(self._method, packed)
+        finally:
+            self._release()
+        return await answer_of(self._method, self._call, self._arguments(request))
+
+    def _arguments(self, request: Message | bytes | RequestStream) -> tuple[Any, ...]:
+        if self._method.kind.streams_responses:
+            return request, self._call, self.send
+        return request, self._call
 
     @property
     def is_waited_for(self) -> bool:
@@ -249,8 +283,7 @@ class ServerCall:
         if self._state.crew.dismissed:
             self.finish(shutting_down())
             return
-        streams = method.kind.streams_responses
-        answer = begin(method, call, (request, call, self.send) if streams else (request, call))
+        answer = begin(method, call, self._arguments(request))
         if isinstance(answer, bytes | RpcError):
             self.finish(answer)
         else:
@@ -266,6 +299,7 @@ class ServerCall:
 
     def wait_for(self, answer: Later | Parked | Awaitable[object]) -> None:
         """End the call with what its handler, which has begun, will answer."""
+        self._connection.load.task_started()
         self._exchange = Exchange(
             self._method, self._call, crew=self._state.crew, finish=self.finish
         )

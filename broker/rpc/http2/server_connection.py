@@ -30,6 +30,7 @@ from commitbus.broker.rpc.http2.grpc_wire import parse_timeout_s
 from commitbus.broker.rpc.http2.leaving import Leaving
 from commitbus.broker.rpc.http2.liveness import Liveness, Verdict
 from commitbus.broker.rpc.http2.metadata import Metadata
+from commitbus.broker.rpc.http2.read_loop import read_all
 from commitbus.broker.rpc.http2.request_head import (
     HeadRefusedError,
     method_of,
@@ -41,12 +42,9 @@ from commitbus.broker.rpc.http2.rotation import Rotation
 from commitbus.broker.rpc.http2.server_call import ServerCall, begin_unary
 from commitbus.broker.rpc.http2.server_state import ServerState
 from commitbus.broker.rpc.http2.wire import (
-    BULK_READ_BYTES,
     LINGER_S,
-    READ_BYTES,
     Wire,
     say_goodbye,
-    slices,
 )
 from commitbus.broker.rpc.method import Method
 from commitbus.broker.rpc.outcome import shutting_down
@@ -54,19 +52,10 @@ from commitbus.broker.rpc.shares import share_address
 
 _log = logging.getLogger(__name__)
 
-_SLICE_BYTES: Final = 16 * 1024
-"""Bytes that the engine is given at once. Requests that are all headers make a hundred times as
-many bytes of events, which each connection holds while others have their turn."""
 _ANSWERS_OF_ONE_READ_BYTES: Final = 64 * 1024
 """So many may wait because nothing was written yet: not worth a look at what is unread in all."""
-_READ_UNWRITTEN_BYTES: Final = 128 * 1024
-"""What is read while the network takes nothing of what was written."""
-_TURN_S: Final = 0.002
-"""Then other tasks have theirs, within what one read brings: 1,000 requests and more."""
-_EVENTS_AT_ONCE: Final = 30
-"""Handled between two looks at the time: about a millisecond."""
-_BULK_EVENT_BYTES: Final = 4096
-"""Events this large on average make the next read a large one."""
+_CALLS_AT_ONCE: Final = 32
+"""Ended between two looks at other tasks, at the end of a connection."""
 _NETWORK_ERRORS: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 _TOO_SLOW: Final = RpcError(StatusCode.DEADLINE_EXCEEDED, "the request did not come in time")
@@ -87,7 +76,7 @@ class ServerConnection:
         *("_is_established", "_is_over", "_is_reading", "_is_writing", "_last_words"),
         *("_left_bytes", "_liveness", "_noted", "_now_s", "_nursery", "_peer"),
         *("_places", "_read_scope", "_rest_bytes", "_shares", "_unread", "_waiting", "_wire"),
-        *("__weakref__", "_written", "engine", "leaving", "requests", "state"),
+        *("__weakref__", "_written", "engine", "leaving", "load", "requests", "state"),
     )
 
     def __init__(
@@ -96,7 +85,9 @@ class ServerConnection:
         """`place` is given back by whoever gave it."""
         self._wire, self._peer, self.state = wire, peer, state
         self.engine = Engine(Role.SERVER, state.limits.engine)
-        self._places = CallPlaces(state.shares, share_address(peer), place)
+        address = share_address(peer)
+        self.load = state.turns.load_of(address)
+        self._places = CallPlaces(state.shares, address, place)
         self._shares = state.shares
         self.leaving = Leaving()
         self._calls: dict[int, ServerCall] = {}
@@ -125,20 +116,20 @@ class ServerConnection:
 
     async def run(self) -> None:
         """Serve until the connection ends, from either side."""
+        begin_s = self.load.begin()
         try:
             async with trio.open_nursery() as self._nursery:
                 try:
                     self.flush()
+                    self.load.end(begin_s)
                     with self._read_scope, suppress(*_NETWORK_ERRORS):
-                        await self._read_all()
+                        await read_all(self, self._wire, self.load)
                     if self._is_over:
                         await self._say_goodbye()
                 finally:
                     # Others may still want to write, but the nursery soon takes no more tasks.
                     self.abort()
         finally:
-            self._places.close(list(self._calls.values()))
-            self._calls.clear()
             self._fresh.clear()
             self._waiting.clear()
             self._incomplete.clear()
@@ -147,50 +138,43 @@ class ServerConnection:
             self._is_closed = True
             self.leaving.connection_lost()
             with trio.CancelScope(shield=True):
+                await self._end_calls_of_client()
                 await self._wire.close()
+
+    async def _end_calls_of_client(self) -> None:
+        """End the calls that are left, a few at a time: there may be thousands."""
+        calls, load = self._calls, self.load
+        while True:
+            begin_s = load.begin()
+            for _ in range(min(len(calls), _CALLS_AT_ONCE)):
+                self._places.client_is_gone(calls.popitem()[1])
+            load.end(begin_s)
+            if not calls:
+                break
+            await trio.lowlevel.checkpoint()
+            await load.wait()
+        self._places.close()
 
     # Reading
 
-    async def _read_all(self) -> None:
-        read_bytes, unanswered_bytes = READ_BYTES, 0
-        while not self._is_over:
-            if not self._is_writing:
-                unanswered_bytes = 0
-            elif unanswered_bytes > _READ_UNWRITTEN_BYTES:
-                # Of a client that does not read, acknowledgements and resets would pile up.
-                await self._until_written()
-            data = await self._wire.read(read_bytes)
-            if not data:
-                return
-            self._now_s = trio.current_time()
-            turn_ends_s = self._now_s + _TURN_S
-            unanswered_bytes += len(data)
-            count = 0
-            for piece in (data,) if len(data) <= _SLICE_BYTES else slices(data, _SLICE_BYTES):
-                try:
-                    events = self.engine.receive(piece)
-                except EngineError as error:
-                    self._end_with(error)
-                    break
-                count += len(events)
-                while len(events) > _EVENTS_AT_ONCE:
-                    self._handle_read(events[:_EVENTS_AT_ONCE])
-                    del events[:_EVENTS_AT_ONCE]
-                    if trio.current_time() > turn_ends_s:
-                        self.flush()
-                        await trio.lowlevel.checkpoint()
-                        turn_ends_s = trio.current_time() + _TURN_S
-                # Nearly always one turn: what one read brought is answered with one write.
-                self._handle_read(events)
-                # Headers of calls that may now be parked for minutes.
-                del events
-            self.flush()
-            if count:
-                self._liveness.heard_s = self._now_s
-            is_bulk = len(data) > count * _BULK_EVENT_BYTES
-            read_bytes = BULK_READ_BYTES if is_bulk else READ_BYTES
+    @property
+    def is_over(self) -> bool:
+        """Return whether nothing is to be read any more."""
+        return self._is_over
 
-    def _handle_read(self, events: list[Event]) -> None:
+    @property
+    def is_writing(self) -> bool:
+        """Return whether the network has not yet taken what was written."""
+        return self._is_writing
+
+    def heard(self) -> None:
+        """Note the time of a read, before its events."""
+        self._now_s = trio.current_time()
+
+    def handle_read(self, events: list[Event]) -> None:
+        """Handle some events of a read."""
+        if events:
+            self._liveness.heard_s = self._now_s
         self._is_reading = True
         self._handle(events)
         self._is_reading = False
@@ -377,7 +361,7 @@ class ServerConnection:
                 if self._early_ends.new:
                     output += self._early_ends.stop_new()
             except EngineError as error:
-                self._end_with(error)
+                self.end_with(error)
                 return
             events = engine.take_events()
             if events:
@@ -432,7 +416,8 @@ class ServerConnection:
             self._written.set()
             self._written = None
 
-    async def _until_written(self) -> None:
+    async def until_written(self) -> None:
+        """Wait until the network has taken what was written."""
         if self._is_writing:
             self._written = self._written or trio.Event()
             await self._written.wait()
@@ -449,7 +434,8 @@ class ServerConnection:
         self._is_over = True
         self._read_scope.cancel()
 
-    def _end_with(self, error: EngineError) -> None:
+    def end_with(self, error: EngineError) -> None:
+        """End the connection because its client breaks the protocol."""
         if self._is_over:
             return  # Whoever flushes after the first error is told again, without last words.
         _log.info("connection ended", extra={"peer": self._peer, "reason": error.reason})
@@ -458,7 +444,7 @@ class ServerConnection:
 
     async def _say_goodbye(self) -> None:
         with trio.move_on_after(LINGER_S), suppress(*_NETWORK_ERRORS):
-            await self._until_written()
+            await self.until_written()
             await say_goodbye(self._wire, self._last_words)
 
     def announce_end(self) -> None:

@@ -13,6 +13,7 @@ from commitbus.broker.rpc.exchange import Crew
 from commitbus.broker.rpc.http2.held_bytes import HeldBytes
 from commitbus.broker.rpc.http2.limits import ServerLimits
 from commitbus.broker.rpc.http2.metadata import SharedBytes
+from commitbus.broker.rpc.http2.turns import Turns
 from commitbus.broker.rpc.http2.wire import BULK_READ_BYTES
 from commitbus.broker.rpc.method import Method
 from commitbus.broker.rpc.shares import CallLimits, CallShares
@@ -85,6 +86,7 @@ class ServerState:
         self.limits = limits
         self.crew = Crew(nursery)
         self.flusher = Flusher()
+        self.turns = Turns()
         self.shared_bytes = SharedBytes()
         self.read_buffer = bytearray(BULK_READ_BYTES)
         self.calls = 0

@@ -28,14 +28,21 @@ _LINGER_BYTES: Final = 1024 * 1024
 Stream: TypeAlias = "trio.SocketStream | trio.SSLStream[trio.SocketStream]"
 
 
+class Turn(Protocol):
+    """Permission to read now."""
+
+    async def wait(self) -> None:
+        """Wait for the permission."""
+
+
 class Wire(Protocol):
     """A connected byte stream. One task reads; whoever likes writes, but one at a time."""
 
-    async def read(self, size: int = READ_BYTES) -> bytes | memoryview:
+    async def read(self, size: int = READ_BYTES, turn: Turn | None = None) -> bytes | memoryview:
         """Return what has arrived, waiting for something; empty at the end of the stream.
 
         At most `size` bytes of it, `BULK_READ_BYTES` in any case; they are valid until the next
-        checkpoint.
+        checkpoint. With a turn they are handed out when it has come.
 
         Raises:
             OSError, trio.BrokenResourceError: the connection broke.
@@ -80,13 +87,16 @@ class PlainWire:
         self._view = memoryview(buffer)
         self._has_waited = True
 
-    async def read(self, size: int = READ_BYTES) -> bytes | memoryview:
+    async def read(self, size: int = READ_BYTES, turn: Turn | None = None) -> bytes | memoryview:
         """See `Wire`."""
         if not self._has_waited:
             # A client that always has more must not keep the others waiting.
             await trio.lowlevel.checkpoint()
         self._has_waited = False
         while True:
+            if turn is not None:
+                # Before the buffer is filled, which others use as well.
+                await turn.wait()
             try:
                 length = os.readv(self._fd, [self._view[:size]])
             except BlockingIOError:
@@ -130,9 +140,12 @@ class TlsWire:
     def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
         self._stream = stream
 
-    async def read(self, size: int = READ_BYTES) -> bytes | memoryview:
+    async def read(self, size: int = READ_BYTES, turn: Turn | None = None) -> bytes | memoryview:
         """See `Wire`."""
-        return bytes(await self._stream.receive_some(size))
+        data = bytes(await self._stream.receive_some(size))
+        if turn is not None:
+            await turn.wait()
+        return data
 
     def write_now(self, data: bytes | memoryview) -> int:
         """See `Wire`."""

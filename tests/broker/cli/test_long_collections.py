@@ -8,13 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from commitbus.broker.cli.long_collections import ALLOCATED_BLOCKS_MIN, LongCollections
+from commitbus.broker.cli.long_collections import ALLOCATED_BLOCKS_MIN, RESTS, LongCollections
 
 
 @pytest.fixture(autouse=True)
 def _unfrozen() -> Iterator[None]:
     """Leave the collector as it was."""
+    thresholds = gc.get_threshold()
     yield
+    gc.set_threshold(*thresholds)
     gc.unfreeze()
 
 
@@ -84,3 +86,20 @@ def test_cycles_that_were_set_aside_do_not_add_up_for_ever() -> None:
             assert gc.get_freeze_count() > 0
     finally:
         gc.callbacks.remove(collections)
+
+
+def test_after_a_full_collection_the_collector_rests() -> None:
+    """A client that opens streams without end made one follow the other, 50 ms each."""
+    times = iter([100.0, 100.05, 100.05 + RESTS * 0.05 - 0.1, 100.05 + RESTS * 0.05 + 0.1])
+    collections = LongCollections(lambda: next(times))
+    before = gc.get_threshold()
+    collections("start", {"generation": 2})
+    collections("stop", {"generation": 2})
+    assert gc.get_threshold()[:2] == before[:2]
+    assert gc.get_threshold()[2] > 1_000_000
+    collections("start", {"generation": 1})
+    assert gc.get_threshold()[2] > 1_000_000
+    collections("start", {"generation": 1})
+    assert gc.get_threshold() == before
+    collections("start", {"generation": 1})
+    assert gc.get_threshold() == before
