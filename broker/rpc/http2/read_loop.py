@@ -8,7 +8,13 @@ import trio
 
 from commitbus.broker.rpc.http2.engine import Engine, EngineError, Event
 from commitbus.broker.rpc.http2.turns import TURN_S, Load
-from commitbus.broker.rpc.http2.wire import BULK_READ_BYTES, READ_BYTES, Wire, slices
+from commitbus.broker.rpc.http2.wire import (
+    BULK_READ_BYTES,
+    NETWORK_ERRORS,
+    READ_BYTES,
+    Wire,
+    slices,
+)
 
 _SLICE_BYTES: Final = 16 * 1024
 """Bytes that the engine is given at once. Requests that are all headers make a hundred times as
@@ -51,11 +57,7 @@ class Readable(Protocol):
 
 
 async def read_all(connection: Readable, wire: Wire, load: Load) -> None:
-    """Read and handle until the connection is over.
-
-    Raises:
-        OSError, trio.BrokenResourceError: the connection broke.
-    """
+    """Read and handle until the connection is over, or broken."""
     read_bytes, unanswered_bytes = READ_BYTES, 0
     while not connection.is_over:
         if not connection.is_writing:
@@ -63,12 +65,12 @@ async def read_all(connection: Readable, wire: Wire, load: Load) -> None:
         elif unanswered_bytes > _READ_UNWRITTEN_BYTES:
             # Acknowledgements and resets would pile up for a client that does not read.
             await connection.until_written()
-        data = await wire.read(read_bytes, load)
+        try:
+            data = await wire.read(read_bytes, load)
+        except NETWORK_ERRORS:
+            data = b""
         if not data:
-            # A thousand connections may end at once.
-            begin_s = load.begin()
-            load.task_started()
-            load.end(begin_s)
+            load.connection_ended()
             return
         unanswered_bytes += len(data)
         count = await _handle(connection, data, load)

@@ -43,6 +43,7 @@ from commitbus.broker.rpc.http2.server_call import ServerCall, begin_unary
 from commitbus.broker.rpc.http2.server_state import ServerState
 from commitbus.broker.rpc.http2.wire import (
     LINGER_S,
+    NETWORK_ERRORS,
     Wire,
     say_goodbye,
 )
@@ -56,7 +57,6 @@ _ANSWERS_OF_ONE_READ_BYTES: Final = 64 * 1024
 """So many may wait because nothing was written yet: not worth a look at what is unread in all."""
 _CALLS_AT_ONCE: Final = 32
 """Ended between two looks at other tasks, at the end of a connection."""
-_NETWORK_ERRORS: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 _TOO_SLOW: Final = RpcError(StatusCode.DEADLINE_EXCEEDED, "the request did not come in time")
 _UNREAD: Final = RpcError(StatusCode.RESOURCE_EXHAUSTED, "too many responses were not read")
@@ -122,7 +122,7 @@ class ServerConnection:
                 try:
                     self.flush()
                     self.load.end(begin_s)
-                    with self._read_scope, suppress(*_NETWORK_ERRORS):
+                    with self._read_scope, suppress(*NETWORK_ERRORS):
                         await read_all(self, self._wire, self.load)
                     if self._is_over:
                         await self._say_goodbye()
@@ -407,7 +407,7 @@ class ServerConnection:
                 with trio.fail_after(self.state.limits.write_s):
                     rest = rest[await self._wire.write_some(rest) :]
                 self._rest_bytes = len(rest)
-        except (*_NETWORK_ERRORS, trio.TooSlowError):
+        except (*NETWORK_ERRORS, trio.TooSlowError):
             self.abort()
             return
         self._is_writing = False
@@ -443,7 +443,7 @@ class ServerConnection:
         self._end()
 
     async def _say_goodbye(self) -> None:
-        with trio.move_on_after(LINGER_S), suppress(*_NETWORK_ERRORS):
+        with trio.move_on_after(LINGER_S), suppress(*NETWORK_ERRORS):
             await self.until_written()
             await say_goodbye(self._wire, self._last_words)
 

@@ -29,7 +29,7 @@ _BURST_S: Final = 0.005
 _SHORT_S: Final = 0.0005
 """A connection whose reads bring no more work than this is not busy."""
 _SMOOTHING: Final = 0.25
-_TASK_S: Final = 0.0002
+_TASK_S: Final = 0.0003
 """What a handler costs that needs a task, beyond what is measured when it begins."""
 
 
@@ -125,6 +125,12 @@ class Load:
     def task_started(self) -> None:
         """Note a handler that needs a task."""
         self._tasks += 1
+
+    def connection_ended(self) -> None:
+        """Note the end of the connection, which is work as well: a thousand may end at once."""
+        begin_s = self.begin()
+        self.task_started()
+        self.end(begin_s)
 
     def spent_s(self, begin_s: float) -> float:
         """Return how much of the thread a turn has used that began at a time."""

@@ -22,6 +22,8 @@ WRITE_BYTES = 64 * 1024
 LINGER_S: Final = 1.0
 """How long a peer may take to read the last words: to close a socket while bytes of the peer are
 unread would take them back."""
+NETWORK_ERRORS: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+"""Raised when a connection broke."""
 _LINGER_BYTES: Final = 1024 * 1024
 """What a peer may have sent meanwhile. Whoever sends more does not read."""
 

@@ -555,11 +555,17 @@ def test_what_one_read_brings_does_not_hold_up_the_others() -> None:
 
     async def main() -> None:
         turns = Turns(clock.current_time)
-        async with connected(takes_a_millisecond, turns=turns) as client, trio.open_nursery() as nursery:
+        async with (
+            connected(takes_a_millisecond, turns=turns) as client,
+            trio.open_nursery() as nursery,
+        ):
             nursery.start_soon(neighbour)
             adjacent(client, 300)
             await client.flush()
             await client.answers(300)
+            # For the neighbour to see the last one.
+            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
 
     trio.run(main, clock=clock)
