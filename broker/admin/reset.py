@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.lag import queue_ids
@@ -11,6 +12,8 @@ from commitbus.broker.worker_lines import run_in_worker
 
 OffsetOf = Callable[[int], int]
 """Returns where to go on in a queue, by its id. May wait for a disk."""
+_DISPATCH_S: Final = 1.0
+"""For reput to reach a message that was just sent."""
 
 
 async def reset_offsets(
@@ -42,7 +45,7 @@ async def reset_offsets(
             queues may be reset.
     """
     queues = _chosen(queue_ids(context, topic), topic, queue_id)
-    offsets = await run_in_worker(lambda: {queue: offset_of(queue) for queue in queues})
+    offsets = await run_in_worker(_look_up, context, topic, queues, offset_of)
     for queue, offset in offsets.items():
         end = context.store.max_offset(topic, queue)
         if not 0 <= offset <= end:
@@ -54,6 +57,17 @@ async def reset_offsets(
             context.progress.reset(group, topic, queue, offset)
     context.messaging.polls.wake(group, topic)
     await context.messaging.progress_durability.wait()
+    return offsets
+
+
+def _look_up(
+    context: AdminContext, topic: str, queues: Iterable[int], offset_of: OffsetOf
+) -> dict[int, int]:
+    """Return where to go on in each queue; messages whose sends were answered count."""
+    store = context.store
+    offsets = {queue: offset_of(queue) for queue in queues}
+    if any(offset > store.max_offset(topic, queue) for queue, offset in offsets.items()):
+        store.wait_dispatched(store.end_offset, _DISPATCH_S)
     return offsets
 
 
