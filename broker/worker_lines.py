@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar, final
 
 import trio
 
-from commitbus.broker.messaging.errors import TooManyRequestsError
+from commitbus.broker.core.errors import TooManyRequestsError
 from commitbus.broker.rpc.shares import share_address
 
 WAITING_MAX: Final = 1000

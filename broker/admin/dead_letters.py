@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, final
 import trio
 
 from commitbus.broker.admin.context import AdminContext
+from commitbus.broker.core.errors import RequestError, TopicNotFoundError
 from commitbus.broker.messaging import properties as names
-from commitbus.broker.messaging.errors import RequestError, TopicNotFoundError
 from commitbus.broker.messaging.message_codec import message_id, stored_again
 from commitbus.broker.messaging.queue_choice import next_queue, queue_of_group
 from commitbus.broker.messaging.store_reads import Place, read_places, read_record

@@ -10,24 +10,14 @@ from google.protobuf.message import Message
 
 from commitbus.broker.admin import cluster, dead_letters, groups, messages, topics
 from commitbus.broker.admin.context import AdminContext
-from commitbus.broker.messaging.errors import RequestError
-from commitbus.broker.messaging.status import status_of
+from commitbus.broker.admin.status import refusal
+from commitbus.broker.core.errors import REFUSALS
 from commitbus.broker.messaging.validate import send_request_bytes_max
-from commitbus.broker.metadata.errors import StateWriteError
-from commitbus.broker.rpc.call import Call, RpcError, StatusCode
+from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.defaults import SMALL_REQUEST_BYTES_MAX
 from commitbus.broker.rpc.method import Method, UnaryHandler, unary_methods
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.broker.worker_lines import as_operator
-from commitbus.commitlog.errors import ReadFailedError, StoreError
-
-_REFUSALS: Final = {
-    403: StatusCode.FAILED_PRECONDITION,
-    404: StatusCode.NOT_FOUND,
-    428: StatusCode.FAILED_PRECONDITION,
-    429: StatusCode.RESOURCE_EXHAUSTED,
-}
-"""By a hundredth of the protocol's code: this service refuses by gRPC's own ones."""
 
 Handler = Callable[[AdminContext, Any], Awaitable[Message]]
 
@@ -69,15 +59,7 @@ def _answering(
     async def answer(request: Message, _call: Call) -> Message:
         try:
             return await as_operator(handler(request))
-        except RequestError as error:
-            status = status_of(error)
-            code = _REFUSALS.get(status.code // 100, StatusCode.INVALID_ARGUMENT)
-            raise RpcError(code, status.message) from None
-        except StateWriteError as error:
-            raise RpcError(StatusCode.UNAVAILABLE, str(error)) from None
-        except ReadFailedError as error:
-            raise RpcError(StatusCode.DATA_LOSS, str(error)) from None
-        except StoreError as error:
-            raise RpcError(StatusCode.FAILED_PRECONDITION, str(error)) from None
+        except REFUSALS as error:
+            raise refusal(error) from None
 
     return answer

@@ -7,7 +7,7 @@ from typing import Final
 
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.lag import queue_ids
-from commitbus.broker.messaging.errors import BadRequestError, IllegalOffsetError
+from commitbus.broker.core.errors import BadRequestError, IllegalOffsetError
 from commitbus.broker.worker_lines import run_in_worker
 
 OffsetOf = Callable[[int], int]

@@ -21,7 +21,7 @@ from commitbus.broker.bulk.validate import (
     check_records,
     check_size,
 )
-from commitbus.broker.messaging.errors import (
+from commitbus.broker.core.errors import (
     BadRequestError,
     MessageCorruptedError,
     MessageTypeConflictError,

@@ -14,7 +14,7 @@ from isal.isal_zlib import crc32
 from commitbus.broker.bulk.context import BulkContext
 from commitbus.broker.bulk.large_field import before_field
 from commitbus.broker.bulk.status import REFUSALS, refusal
-from commitbus.broker.messaging.errors import BadRequestError
+from commitbus.broker.core.errors import BadRequestError
 from commitbus.broker.messaging.filters import parse_tag_filter, prepare_filter
 from commitbus.broker.messaging.store_reads import read_or_wait
 from commitbus.broker.messaging.validate import topic_name

@@ -1,4 +1,4 @@
-"""The one table that turns an error into a gRPC status of the bulk service."""
+"""The table of gRPC statuses of the bulk service."""
 
 from __future__ import annotations
 
@@ -6,35 +6,38 @@ from collections.abc import Mapping
 from typing import Final
 
 from commitbus.broker.bulk.validate import RecordRefusedError
-from commitbus.broker.messaging import errors as e
-from commitbus.broker.messaging.status import REFUSALS
+from commitbus.broker.core import errors as e
+from commitbus.broker.core.error_codes import STORE_FAILURES, code_of
+from commitbus.broker.core.errors import REFUSALS
+from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.commitlog import errors as store
 
-__all__ = ["REFUSALS", "refusal"]
+__all__ = ["CODES", "REFUSALS", "refusal"]
 
-_CODES: Final[Mapping[type[Exception], StatusCode]] = {
-    e.TopicNotFoundError: StatusCode.NOT_FOUND,
+CODES: Final[Mapping[type[Exception], StatusCode]] = {
+    e.IllegalRequestError: StatusCode.INVALID_ARGUMENT,
+    e.MissingError: StatusCode.NOT_FOUND,
     e.NotPermittedError: StatusCode.PERMISSION_DENIED,
     e.MessageTypeConflictError: StatusCode.FAILED_PRECONDITION,
+    e.PreconditionFailedError: StatusCode.FAILED_PRECONDITION,
     e.UnsupportedFeatureError: StatusCode.UNIMPLEMENTED,
     e.TooManyRequestsError: StatusCode.RESOURCE_EXHAUSTED,
+    e.ClientSilentError: StatusCode.DEADLINE_EXCEEDED,
+    # The outcome of what was not acknowledged is unknown.
+    **dict.fromkeys(STORE_FAILURES, StatusCode.UNAVAILABLE),
     store.MessageRefusedError: StatusCode.INVALID_ARGUMENT,
     store.DiskFullError: StatusCode.RESOURCE_EXHAUSTED,
     store.DiskRatioError: StatusCode.RESOURCE_EXHAUSTED,
     store.ReadFailedError: StatusCode.DATA_LOSS,
     store.CorruptRecordError: StatusCode.DATA_LOSS,
     store.OffsetOutOfRangeError: StatusCode.OUT_OF_RANGE,
+    store.QueryTooWideError: StatusCode.UNAVAILABLE,
+    StateWriteError: StatusCode.UNAVAILABLE,
 }
-"""Other requests are wrong in themselves (INVALID_ARGUMENT), other stores cannot go on
-(UNAVAILABLE): then the outcome of what was not acknowledged is unknown."""
 
 
 def refusal(error: Exception, where: str = "") -> RpcError:
-    """Return the status for an error of `REFUSALS`; `where` is what it is about."""
+    """Return the status for an error of `REFUSALS`; `where` names its place in the request."""
     cause = error.cause if isinstance(error, RecordRefusedError) else error
-    others = (
-        StatusCode.INVALID_ARGUMENT if isinstance(cause, e.RequestError) else StatusCode.UNAVAILABLE
-    )
-    text = f"{where}: {error}" if where else str(error)
-    return RpcError(_CODES.get(type(cause), others), text)
+    return RpcError(code_of(CODES, cause), f"{where}: {error}" if where else str(error))

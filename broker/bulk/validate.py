@@ -13,8 +13,7 @@ from typing import Final, NoReturn, final
 import numpy as np
 
 from commitbus.broker.bulk.frames import LENGTHS_BYTES, Frames
-from commitbus.broker.messaging import properties as names
-from commitbus.broker.messaging.errors import (
+from commitbus.broker.core.errors import (
     BadRequestError,
     BodyEmptyError,
     BodyTooLargeError,
@@ -22,6 +21,7 @@ from commitbus.broker.messaging.errors import (
     MessageCorruptedError,
     RequestError,
 )
+from commitbus.broker.messaging import properties as names
 from commitbus.broker.messaging.validate import USER_PROPERTIES_MAX, check_message
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
 from commitbus.broker.shown import shown

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import trio
 
-from commitbus.broker.messaging.errors import TooManyRequestsError
+from commitbus.broker.core.errors import TooManyRequestsError
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.names import RETRY_TOPIC_PREFIX, dead_letter_topic

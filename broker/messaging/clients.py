@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, final
 
 import trio
 
-from commitbus.broker.messaging.errors import ClientIdRequiredError
+from commitbus.broker.core.errors import ClientIdRequiredError
 from commitbus.broker.rpc.call import LANGUAGE_HEADER, Call, Send
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.clock import Clock

@@ -7,17 +7,17 @@ from typing import Final, final
 import trio
 
 from commitbus.broker.config import BrokerConfig
-from commitbus.broker.messaging.client_groups import ClientGroups
-from commitbus.broker.messaging.clients import ClientRegistry
-from commitbus.broker.messaging.counters import Counters
-from commitbus.broker.messaging.delivering import Delivering
-from commitbus.broker.messaging.durability import Durability
-from commitbus.broker.messaging.errors import (
+from commitbus.broker.core.errors import (
     GroupNotFoundError,
     NotPermittedError,
     TooManyRequestsError,
     TopicNotFoundError,
 )
+from commitbus.broker.messaging.client_groups import ClientGroups
+from commitbus.broker.messaging.clients import ClientRegistry
+from commitbus.broker.messaging.counters import Counters
+from commitbus.broker.messaging.delivering import Delivering
+from commitbus.broker.messaging.durability import Durability
 from commitbus.broker.messaging.in_flight_cap import InFlightCap
 from commitbus.broker.messaging.leavers import Leavers
 from commitbus.broker.messaging.long_polling import LongPolling

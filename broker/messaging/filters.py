@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from commitbus.broker.core.errors import IllegalFilterError, TooManyRequestsError
 from commitbus.broker.filters import sql_filter, tag_filter
 from commitbus.broker.filters.errors import FilterExpressionError, TooManyFiltersError
 from commitbus.broker.filters.message_filter import MessageFilter
 from commitbus.broker.filters.tag_filter import TagFilter
-from commitbus.broker.messaging.errors import IllegalFilterError, TooManyRequestsError
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.worker_lines import address_served, compute_in_worker
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.errors import (
+from commitbus.broker.core.errors import (
     BadRequestError,
     GroupNotFoundError,
     IllegalOffsetError,
     OffsetNotFoundError,
 )
+from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.messaging.validate import group_name, topic_name
 from commitbus.broker.rpc.call import Call

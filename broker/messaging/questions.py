@@ -8,8 +8,8 @@ from typing import Final, final
 
 import trio
 
+from commitbus.broker.core.errors import ClientNotConnectedError, ClientSilentError
 from commitbus.broker.messaging.clients import Client
-from commitbus.broker.messaging.errors import ClientNotConnectedError, ClientSilentError
 from commitbus.broker.rpc.call import RpcError
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from commitbus.broker.core.errors import NotPermittedError
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.errors import NotPermittedError
 from commitbus.broker.messaging.validate import CheckedMessage
 from commitbus.broker.metadata.topics import MessageType, TopicConfig
 from commitbus.commitlog.java_hash import java_string_hash

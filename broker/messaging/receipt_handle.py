@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple, final
 
-from commitbus.broker.messaging.errors import InvalidReceiptHandleError
+from commitbus.broker.core.errors import InvalidReceiptHandleError
 from commitbus.broker.shown import shown
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 

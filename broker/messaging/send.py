@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Final
 
-from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.durability import Durability
-from commitbus.broker.messaging.errors import (
+from commitbus.broker.core.errors import (
     MessageTypeConflictError,
     UnsupportedFeatureError,
 )
+from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.durability import Durability
 from commitbus.broker.messaging.message_codec import to_outgoing
 from commitbus.broker.messaging.queue_choice import choose_queues
 from commitbus.broker.messaging.status import ok

@@ -1,20 +1,20 @@
-"""The one table that turns an error into a code of the protocol."""
+"""The table of the protocol's codes: of MessagingService, and of its Admin."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from commitbus.broker.messaging import errors as e
-from commitbus.broker.metadata import errors as state
+from commitbus.broker.core import errors as e
+from commitbus.broker.core.error_codes import STORE_FAILURES, code_of
+from commitbus.broker.core.errors import REFUSALS
+from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.shown import shortened
-from commitbus.broker.store.reput import ReputFailedError
 from commitbus.commitlog import errors as store
-from commitbus.consumequeue import errors as queues
 
-# Errors of opening and of recovery cannot reach a handler, because there is no server yet; they
-# have a row all the same, so that the test of this table needs no list of exceptions.
+__all__ = ["CODES", "REFUSALS", "ok", "overall", "status_of"]
+
 CODES: Final[Mapping[type[Exception], pb.Code]] = {
     e.ClientIdRequiredError: pb.CLIENT_ID_REQUIRED,
     e.UnrecognizedClientError: pb.UNRECOGNIZED_CLIENT_TYPE,
@@ -50,39 +50,26 @@ CODES: Final[Mapping[type[Exception], pb.Code]] = {
     e.MessageNotFoundError: pb.MESSAGE_NOT_FOUND,
     e.PreconditionFailedError: pb.PRECONDITION_FAILED,
     e.NotFoundError: pb.NOT_FOUND,
-    store.NotAStoreError: pb.INTERNAL_SERVER_ERROR,
-    store.StoreLockedError: pb.INTERNAL_SERVER_ERROR,
-    store.StoreDamagedError: pb.INTERNAL_SERVER_ERROR,
+    **dict.fromkeys(STORE_FAILURES, pb.INTERNAL_SERVER_ERROR),
     # The body is checked before the store sees it: what is left are the stored properties.
     store.MessageRefusedError: pb.MESSAGE_PROPERTIES_TOO_LARGE,
     store.DiskFullError: pb.INTERNAL_SERVER_ERROR,
     store.DiskRatioError: pb.INTERNAL_SERVER_ERROR,
-    store.OutOfResourcesError: pb.INTERNAL_SERVER_ERROR,
-    store.WriteFailedError: pb.INTERNAL_SERVER_ERROR,
     # The message may be in the log and may survive: the client must treat the outcome as unknown.
     store.FlushFailedError: pb.MASTER_PERSISTENCE_TIMEOUT,
     # Likewise: it may have been the thread that would have made the message durable.
     store.ThreadDiedError: pb.MASTER_PERSISTENCE_TIMEOUT,
-    store.StoreReadOnlyError: pb.INTERNAL_SERVER_ERROR,
-    store.StoreClosedError: pb.INTERNAL_SERVER_ERROR,
     store.ReadFailedError: pb.INTERNAL_SERVER_ERROR,
     store.CorruptRecordError: pb.INTERNAL_SERVER_ERROR,
     store.OffsetOutOfRangeError: pb.MESSAGE_NOT_FOUND,
     store.QueryTooWideError: pb.BAD_REQUEST,
-    queues.DispatchError: pb.INTERNAL_SERVER_ERROR,
-    ReputFailedError: pb.INTERNAL_SERVER_ERROR,
-    state.StateFileError: pb.INTERNAL_SERVER_ERROR,
-    state.StateVersionError: pb.INTERNAL_SERVER_ERROR,
-    state.StateWriteError: pb.INTERNAL_SERVER_ERROR,
+    StateWriteError: pb.INTERNAL_SERVER_ERROR,
 }
-
-REFUSALS: Final = (e.RequestError, store.StoreError)
-"""What a handler may raise on purpose; anything else is a bug."""
 
 
 def status_of(error: Exception) -> pb.Status:
-    """Return the status that tells a client about an error of the table, shortly."""
-    return pb.Status(code=CODES[type(error)], message=shortened(str(error)))
+    """Return the status for an error of `REFUSALS`; a long text is shortened."""
+    return pb.Status(code=code_of(CODES, error), message=shortened(str(error)))
 
 
 def ok() -> pb.Status:

@@ -9,6 +9,11 @@ from typing import Final
 
 import trio
 
+from commitbus.broker.core.errors import (
+    ClientIdRequiredError,
+    InvalidSettingsError,
+    UnrecognizedClientError,
+)
 from commitbus.broker.messaging import renewals
 from commitbus.broker.messaging.clients import (
     DISCONNECT_GRACE_S,
@@ -19,11 +24,6 @@ from commitbus.broker.messaging.clients import (
     client_id_of,
 )
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.errors import (
-    ClientIdRequiredError,
-    InvalidSettingsError,
-    UnrecognizedClientError,
-)
 from commitbus.broker.messaging.filters import parse_filter, prepare_filter
 from commitbus.broker.messaging.polling_time import POLLING_MS_MAX
 from commitbus.broker.messaging.pop import BATCH_MAX

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, final
 
 from google.protobuf.duration_pb2 import Duration
 
-from commitbus.broker.messaging import errors as e
+from commitbus.broker.core import errors as e
 from commitbus.broker.messaging.properties import KEY_SEPARATOR, RESERVED_KEYS
 from commitbus.broker.metadata.names import (
     TOPIC_LENGTH_MAX,

@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from commitbus.broker import worker_lines
-from commitbus.broker.messaging.errors import TooManyRequestsError
+from commitbus.broker.core.errors import TooManyRequestsError
 from commitbus.broker.worker_lines import (
     OPERATORS,
     READS,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.v2.messages import message_by_id
 from commitbus.broker.admin.v2.names import known_group, known_topic, time_for_answer_s
+from commitbus.broker.core.errors import ClientNotConnectedError
 from commitbus.broker.messaging.clients import Client
-from commitbus.broker.messaging.errors import ClientNotConnectedError
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.metadata.fifo_lock import client_of
 from commitbus.broker.metadata.progress import InFlight

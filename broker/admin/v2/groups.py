@@ -8,7 +8,7 @@ from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.lag import QueueLag, queue_lags, stored_at_ms
 from commitbus.broker.admin.reset import at_time, reset_offsets
 from commitbus.broker.admin.v2.names import known_group, known_topic
-from commitbus.broker.messaging.errors import BadRequestError, UnsupportedFeatureError
+from commitbus.broker.core.errors import BadRequestError, UnsupportedFeatureError
 from commitbus.broker.messaging.message_codec import timestamp_ms
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.rpc.call import Call

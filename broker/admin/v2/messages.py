@@ -10,14 +10,14 @@ from typing import Final, final
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.messages import new_message_id, page_by_key, store_message
 from commitbus.broker.admin.v2.names import known_topic
-from commitbus.broker.filters.tag_filter import EVERYTHING
-from commitbus.broker.messaging.delivered import encode_delivered, encode_run
-from commitbus.broker.messaging.errors import (
+from commitbus.broker.core.errors import (
     BadRequestError,
     MessageNotFoundError,
     NotFoundError,
     UnsupportedFeatureError,
 )
+from commitbus.broker.filters.tag_filter import EVERYTHING
+from commitbus.broker.messaging.delivered import encode_delivered, encode_run
 from commitbus.broker.messaging.message_codec import timestamp_ms
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.metadata.names import group_of_topic

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from commitbus.broker.admin.context import AdminContext
-from commitbus.broker.messaging.errors import GroupNotFoundError, TopicNotFoundError
+from commitbus.broker.core.errors import GroupNotFoundError, TopicNotFoundError
 from commitbus.broker.messaging.questions import ANSWER_S_MAX
 from commitbus.broker.messaging.validate import group_name, topic_name
 from commitbus.broker.metadata.groups import GroupConfig

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.v2.names import known_group, known_topic
-from commitbus.broker.messaging.clients import Client
-from commitbus.broker.messaging.errors import (
+from commitbus.broker.core.errors import (
     BadRequestError,
     NotFoundError,
     PreconditionFailedError,
     UnsupportedFeatureError,
 )
+from commitbus.broker.messaging.clients import Client
 from commitbus.broker.messaging.message_codec import peer_host, set_timestamp
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.rpc.call import Call

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from commitbus.broker.admin.groups import put_group
+from commitbus.broker.core.errors import GroupNotFoundError, TooManyRequestsError
 from commitbus.broker.messaging.client_groups import (
     IDLE_S,
     LOOK_INTERVAL_S,
@@ -18,7 +19,6 @@ from commitbus.broker.messaging.client_groups import (
     forget_idle,
     may_forget,
 )
-from commitbus.broker.messaging.errors import GroupNotFoundError, TooManyRequestsError
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin_pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.worker_lines import serve_caller

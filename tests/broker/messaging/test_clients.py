@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
+from commitbus.broker.core.errors import ClientIdRequiredError
 from commitbus.broker.messaging import clients as module
 from commitbus.broker.messaging.clients import (
     DISCONNECT_GRACE_S,
@@ -13,7 +14,6 @@ from commitbus.broker.messaging.clients import (
     Introduction,
     Subscription,
 )
-from commitbus.broker.messaging.errors import ClientIdRequiredError
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 

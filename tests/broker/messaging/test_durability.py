@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
+from commitbus.broker.core.errors import TooManyRequestsError
 from commitbus.broker.messaging.durability import WAITING_MAX, Durability
-from commitbus.broker.messaging.errors import TooManyRequestsError
 from commitbus.commitlog.errors import FlushFailedError
 from commitbus.commitlog.types import PhysicalOffset
 

@@ -11,8 +11,8 @@ import pytest
 import trio
 import trio.testing
 
+from commitbus.broker.core.errors import TooManyRequestsError
 from commitbus.broker.messaging.deadlines import shared_deadline_s
-from commitbus.broker.messaging.errors import TooManyRequestsError
 from commitbus.broker.messaging.long_polling import (
     EXPIRIES_MIN,
     WAITING_POLLS_MAX,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitbus.broker.messaging.errors import InvalidReceiptHandleError
+from commitbus.broker.core.errors import InvalidReceiptHandleError
 from commitbus.broker.messaging.receipt_handle import BROKER_NAME_MAX, ReceiptHandle
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 

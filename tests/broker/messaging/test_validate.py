@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from commitbus.broker.messaging import errors as e
+from commitbus.broker.core import errors as e
 from commitbus.broker.messaging.properties import RESERVED_KEYS
 from commitbus.broker.messaging.validate import (
     ATTEMPT_ID_LENGTH_MAX,
