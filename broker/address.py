@@ -15,6 +15,8 @@ UNIX_PATH_BYTES_MAX: Final = 107
 _LABEL_MAX: Final = 63
 _NAME_MAX: Final = 253
 """Characters in a host name, and in a label between two of its dots: RFC 1035, 2.3.4."""
+_IPV6_NETWORK_PARTS: Final = 4
+"""Of eight. A /64 is the smallest network that a site has: its owner can use any address in it."""
 
 
 @final
@@ -98,3 +100,17 @@ def is_host(text: str) -> bool:
             return False
     labels = text.removesuffix(".").split(".")
     return len(text) <= _NAME_MAX and all(0 < len(label) <= _LABEL_MAX for label in labels)
+
+
+def share_address(peer: str) -> str:
+    """Return what a peer such as `127.0.0.1:5000` shares with others: host, or IPv6 /64 network."""
+    host = peer.rpartition(":")[0]
+    if not host.startswith("["):
+        return host or peer
+    # `ipaddress` writes the peer, so `::` stands for at least two groups of zeros.
+    head, _, tail = host[1:].partition("%")[0].rstrip("]").partition("::")
+    groups = head.split(":") if head else []
+    if "::" in host:
+        behind = tail.split(":") if tail else []
+        groups += ["0"] * (8 - len(groups) - len(behind)) + behind
+    return ":".join(groups[:_IPV6_NETWORK_PARTS]) + "::/64"

@@ -19,8 +19,9 @@ from prometheus_client.registry import Collector
 
 from commitbus.broker.address import join_host_port
 from commitbus.broker.backlog import OldestMessages, backlogs
+from commitbus.broker.core.counters import Traffic
+from commitbus.broker.core.kinds import metric_of
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.counters import Traffic
 from commitbus.broker.metadata.names import RETRY_TOPIC_PREFIX, is_system_topic
 from commitbus.broker.metadata.topics import MessageType
 from commitbus.broker.metrics_http import HttpRequest, HttpResponse, serve_http
@@ -92,10 +93,7 @@ class BrokerCollector(Collector):
 
     def _message_type(self, topic: str) -> str:
         config = self._context.metadata.topic(topic)
-        kind = config.message_type if config else MessageType.NORMAL
-        # RocketMQ counts every other kind as normal.
-        known = (MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
-        return kind.value.lower() if kind in known else "normal"
+        return metric_of(config.message_type if config else MessageType.NORMAL)
 
     def _traffic(self, snapshot: _Snapshot) -> Iterable[Metric]:
         labels = (*_NODE_LABELS, "topic", "message_type", "is_system")

@@ -10,7 +10,7 @@ from typing import Final, final
 
 import trio
 
-from commitbus.broker.messaging.counters import Counters
+from commitbus.broker.core.counters import Counters
 from commitbus.commitlog.clock import Clock
 
 SAMPLE_INTERVAL_S: Final = 5.0

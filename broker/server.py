@@ -27,6 +27,7 @@ from commitbus.broker.admin.methods import admin_methods
 from commitbus.broker.admin.v2.methods import admin_v2_methods
 from commitbus.broker.bulk.methods import bulk_methods
 from commitbus.broker.config import BrokerConfig, Transport
+from commitbus.broker.core.broker import BrokerCore
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.methods import messaging_methods, run_messaging
 from commitbus.broker.metadata.metadata_store import MetadataStore
@@ -121,7 +122,7 @@ async def _serve_until(
         *messaging_methods(state),
         *admin_v2_methods(context),
         *admin_methods(context),
-        *bulk_methods(state),
+        *bulk_methods(state.broker),
     ]
     if config.metrics_port >= 0:
         methods = timed_methods(methods, latency)
@@ -257,7 +258,13 @@ async def _open_state(
                 # had seen already. Not max_offset: reput may still be on its way there.
                 progress.clamp(store.queue_end)
                 yield MessagingContext(
-                    store=store, metadata=metadata, progress=progress, config=config, clock=clock
+                    BrokerCore(
+                        store=store,
+                        metadata=metadata,
+                        progress=progress,
+                        config=config,
+                        clock=clock,
+                    )
                 )
 
 

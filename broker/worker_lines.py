@@ -18,8 +18,8 @@ from typing import Any, Final, TypeVar, final
 
 import trio
 
+from commitbus.broker.address import share_address
 from commitbus.broker.core.errors import TooManyRequestsError
-from commitbus.broker.rpc.shares import share_address
 
 WAITING_MAX: Final = 1000
 """Pieces of work in the line of one caller."""

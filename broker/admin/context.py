@@ -9,6 +9,7 @@ import trio
 
 from commitbus.broker.address import join_host_port
 from commitbus.broker.config import BrokerConfig
+from commitbus.broker.core.broker import BrokerCore
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.metadata_store import MetadataStore
@@ -33,6 +34,11 @@ class AdminContext:
     file_system: FileSystem
     sending_back: trio.Lock = field(default_factory=trio.Lock)
     """Held while dead letters are sent back: two at once would not see each other's copies."""
+
+    @property
+    def broker(self) -> BrokerCore:
+        """The state that all services share."""
+        return self.messaging.broker
 
     @property
     def store(self) -> MessageStore:

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple, final
 import trio
 
 from commitbus.broker.admin.context import AdminContext
-from commitbus.broker.core.errors import RequestError, TopicNotFoundError
-from commitbus.broker.messaging import properties as names
-from commitbus.broker.messaging.message_codec import message_id, stored_again
-from commitbus.broker.messaging.queue_choice import next_queue, queue_of_group
+from commitbus.broker.core import properties as names
+from commitbus.broker.core.errors import RequestError
+from commitbus.broker.core.outgoing import message_id, stored_again
+from commitbus.broker.core.queue_choice import queue_of_group
 from commitbus.broker.messaging.store_reads import Place, read_places, read_record
 from commitbus.broker.metadata.names import dead_letter_topic
 from commitbus.broker.metadata.topics import TopicConfig
@@ -65,7 +65,7 @@ async def send_back_dead_letters(
         for letter in letters:
             result = _send_back(context, letter) if isinstance(letter, _Letter) else letter
             response.letters.append(result)
-        await context.messaging.durability.wait(context.store.end_offset)
+        await context.broker.durability.wait(context.store.end_offset)
     response.next_offset = response.end_offset
     if request.HasField("from_offset") and letters:
         response.next_offset = response.letters[-1].queue_offset + 1
@@ -152,11 +152,9 @@ def _send_back(context: AdminContext, letter: _Letter) -> _Response.Letter:
 
 
 def _store_copy(context: AdminContext, letter: _Letter) -> None:
-    messaging, record = context.messaging, letter.record
-    topic = context.metadata.topic(letter.origin)
-    if topic is None:
-        raise TopicNotFoundError(letter.origin)
-    messaging.durability.check_room()
+    broker, record = context.broker, letter.record
+    topic = broker.existing_topic(letter.origin)
+    broker.durability.check_room()
     # As it was before it died, but for the trace of that.
     properties = dict(record.properties)
     for name in (names.DEAD_LETTER_ORIGIN_TOPIC, names.DEAD_LETTER_ORIGIN_MESSAGE_ID):
@@ -165,10 +163,10 @@ def _store_copy(context: AdminContext, letter: _Letter) -> None:
     properties[names.ORIGIN_MESSAGE_ID] = _place(record)
     queue_id = _queue(context, topic, properties.get(names.SHARDING_KEY, ""))
     context.store.put(stored_again(record, topic.name, queue_id, properties))
-    messaging.counters.count_sent(topic.name, 1, len(record.body))
+    broker.counters.count_sent(topic.name, 1, len(record.body))
 
 
 def _queue(context: AdminContext, topic: TopicConfig, message_group: str) -> int:
     """Return the queue for a message, which must be its group's if it has one."""
-    in_turn = next_queue(context.messaging, topic)
+    in_turn = context.broker.next_queue(topic)
     return queue_of_group(message_group, topic.write_queue_nums) if message_group else in_turn

@@ -76,7 +76,7 @@ async def delete_group(
     _check_name(request.name)
     context.existing_group(request.name)
     await context.metadata.delete_group(request.name)
-    context.messaging.forget_group(request.name)
+    context.broker.forget_group(request.name)
     for _ in context.progress.deleting_group(request.name):
         await trio.lowlevel.checkpoint()
     return pb.DeleteGroupResponse()

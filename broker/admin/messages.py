@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Final
 
 from commitbus.broker.admin.context import AdminContext, refuse
-from commitbus.broker.messaging.queue_choice import choose_queues
-from commitbus.broker.messaging.send import append
-from commitbus.broker.messaging.validate import check_message
-from commitbus.broker.metadata.topics import TopicConfig
+from commitbus.broker.core.sending import new_message_id, send
+from commitbus.broker.core.validation import NewMessage
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
-from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.store_reader import END_OF_LOG
 from commitbus.broker.worker_lines import run_in_worker
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
 from commitbus.commitlog.record_format import offset_message_id
-from commitbus.commitlog.types import AppendResult, QueueOffset, Record
+from commitbus.commitlog.types import QueueOffset, Record
 from commitbus.indexfile.index_format import KeyKind
 
 QUERY_MAX: Final = 64
@@ -132,49 +128,18 @@ async def send_message(
             f"topic {topic.name!r} has the queues 0 to {topic.write_queue_nums - 1}, "
             f"not {request.queue_id}"
         )
-    message = v2.Message(body=request.body)
-    message.topic.name = request.topic
-    message.system_properties.message_id = new_message_id()
-    message.system_properties.tag = request.tags
-    message.system_properties.keys.extend(request.keys.split())
+    message = NewMessage(
+        request.body, new_message_id(), tag=request.tags, keys=request.keys.split()
+    )
     queue_id = request.queue_id if request.HasField("queue_id") else None
-    queue_id, result = await store_message(context, topic, message, queue_id=queue_id)
+    queue_id, result = await send(context.broker, topic, message, queue_id=queue_id)
     return pb.SendMessageResponse(
         broker_name=context.config.broker_name,
         queue_id=queue_id,
         queue_offset=result.queue_offset,
-        message_id=message.system_properties.message_id,
+        message_id=message.message_id,
         offset_id=offset_message_id(context.config.store_host, result.physical_offset),
     )
-
-
-def new_message_id() -> str:
-    """Return an id like those that clients give."""
-    return f"01{secrets.token_hex(16).upper()}"
-
-
-async def store_message(
-    context: AdminContext,
-    topic: TopicConfig,
-    message: v2.Message,
-    *,
-    peer: str = "",
-    queue_id: int | None = None,
-) -> tuple[int, AppendResult]:
-    """Store a message under the limits that hold for producers; return where once it is durable.
-
-    Raises:
-        RequestError: it, or the topic, breaks one.
-        StoreError: it could not be stored.
-    """
-    messaging = context.messaging
-    now_ms = messaging.clock.now_ms()
-    checked = check_message(message, max_body_bytes=context.config.max_body_bytes, now_ms=now_ms)
-    (chosen,) = choose_queues(messaging, topic, [checked])
-    queue_id = chosen if queue_id is None else queue_id
-    (result,) = append(messaging, topic, [checked], peer, now_ms, queue_id=queue_id)
-    await messaging.durability.wait(result.end_offset)
-    return queue_id, result
 
 
 def _message(record: Record, body: bytes) -> pb.Message:

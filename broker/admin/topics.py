@@ -64,7 +64,7 @@ async def delete_topic(
         # First what lets clients in. What remains after a crash here is harmless and can be
         # deleted again once the topic is made anew.
         async with context.metadata.topic_deleted(request.name):
-            context.messaging.forget_topic(request.name)
+            context.broker.forget_topic(request.name)
             for _ in context.progress.deleting_topic(request.name):
                 await trio.lowlevel.checkpoint()
             # In no line, which may be full: then half a topic would be left behind as well.

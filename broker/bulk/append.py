@@ -24,15 +24,13 @@ from commitbus.broker.bulk.validate import (
 from commitbus.broker.core.errors import (
     BadRequestError,
     MessageCorruptedError,
-    MessageTypeConflictError,
 )
-from commitbus.broker.messaging.message_codec import TIMESTAMP_MS_MAX, peer_host
-from commitbus.broker.messaging.queue_choice import next_queue
-from commitbus.broker.messaging.validate import topic_name
-from commitbus.broker.metadata.topics import MessageType, TopicConfig
+from commitbus.broker.core.kinds import NORMAL, check_kind
+from commitbus.broker.core.outgoing import TIMESTAMP_MS_MAX, peer_host
+from commitbus.broker.core.validation import client_topic
+from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
-from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
 from commitbus.commitlog.framed import FramedBatch
 
 WINDOW_BATCHES: Final = 64
@@ -101,18 +99,13 @@ async def _checked_topic(context: BulkContext, name: str) -> TopicConfig:
         RequestError: there is none of this name.
         StateWriteError: it could not be created.
     """
-    topic = await context.messaging.topic(topic_name(v2.Resource(name=name)))
-    _check_type(topic)
+    topic = await context.broker.topic(client_topic(name))
+    check_kind(topic, NORMAL)
     return topic
 
 
-def _check_type(topic: TopicConfig) -> None:
-    if topic.message_type not in {MessageType.NORMAL, MessageType.MIXED}:
-        raise MessageTypeConflictError(topic.name, topic.message_type, MessageType.NORMAL)
-
-
 def _limits(context: BulkContext) -> pb.AppendResponse:
-    max_body_bytes = context.messaging.config.max_body_bytes
+    max_body_bytes = context.broker.config.max_body_bytes
     return pb.AppendResponse(
         started=pb.AppendLimits(
             body_bytes_max=max_body_bytes,
@@ -136,8 +129,8 @@ class _AppendStream:
     ) -> None:
         self._context, self._topic, self._producer = context, topic, producer
         self._born_host = peer_host(call.peer)
-        self._durability = context.on_disk if durable else context.messaging.durability
-        self._max_body_bytes = context.messaging.config.max_body_bytes
+        self._durability = context.on_disk if durable else context.broker.durability
+        self._max_body_bytes = context.broker.config.max_body_bytes
 
     async def run(self, requests: AsyncIterator[bytes], send: Send) -> None:
         """Store batches until the client sends no more, or one is refused."""
@@ -171,9 +164,9 @@ class _AppendStream:
             stored = await self._producer.stored_before(batch.sequence, frames)
             if stored is not None:
                 return stored
-        topic = self._context.messaging.metadata.topic(self._topic)
+        topic = self._context.broker.metadata.topic(self._topic)
         if topic is None:
-            topic = await self._context.messaging.topic(self._topic)
+            topic = await self._context.broker.topic(self._topic)
         return self._store(topic, batch, frames)
 
     def _checked(self, batch: pb.AppendBatch, records: memoryview) -> Frames:
@@ -191,21 +184,19 @@ class _AppendStream:
         return frames
 
     def _store(self, topic: TopicConfig, batch: pb.AppendBatch, frames: Frames) -> Stored:
-        messaging = self._context.messaging
-        _check_type(topic)
+        broker = self._context.broker
+        check_kind(topic, NORMAL)
         self._durability.check_room()
         if batch.HasField("queue_id"):
             queue_id = _writable_queue(topic, batch.queue_id)
         else:
-            queue_id = next_queue(messaging, topic)
+            queue_id = broker.next_queue(topic)
         key_property = b""
         if self._producer is not None:
             self._producer.begin()
             key_property = self._producer.key_property(batch.sequence)
-        born_ms = (
-            batch.born_ms if 0 < batch.born_ms <= TIMESTAMP_MS_MAX else messaging.clock.now_ms()
-        )
-        first = messaging.store.put_framed(
+        born_ms = batch.born_ms if 0 < batch.born_ms <= TIMESTAMP_MS_MAX else broker.clock.now_ms()
+        first = broker.store.put_framed(
             FramedBatch(
                 self._topic,
                 queue_id,
@@ -217,7 +208,7 @@ class _AppendStream:
                 key_property,
             )
         )
-        messaging.counters.count_sent(topic.name, len(frames), int(frames.body_bytes.sum()))
+        broker.counters.count_sent(topic.name, len(frames), int(frames.body_bytes.sum()))
         return Stored(queue_id, len(frames), first, first.end_offset)
 
     async def _acknowledge(

@@ -10,7 +10,7 @@ from commitbus.broker.bulk.arrivals import Arrivals
 from commitbus.broker.bulk.memory import keep_freed_memory
 from commitbus.broker.bulk.producers import Producers
 from commitbus.broker.bulk.slice_shares import SliceShares
-from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.core.broker import BrokerCore
 from commitbus.broker.messaging.durability import Durability
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.flush.policy import FlushMode
@@ -20,17 +20,17 @@ from commitbus.flush.policy import FlushMode
 class BulkContext:
     """The broker's state as the handlers see it. Made and used on the trio thread only."""
 
-    def __init__(self, messaging: MessagingContext) -> None:
+    def __init__(self, broker: BrokerCore) -> None:
         """Begin to listen to the store; it tells the present trio run."""
         keep_freed_memory()
-        store = messaging.store
+        store = broker.store
         token = trio.lowlevel.current_trio_token()
-        self.messaging = messaging
-        self.producers = Producers(store, messaging.durability)
+        self.broker = broker
+        self.producers = Producers(store, broker.durability)
         self.arrivals = Arrivals(token)
         self.slices = SliceShares()
         store.add_arrival_listener(self.arrivals.on_arrival)
-        self.on_disk = messaging.durability
+        self.on_disk = broker.durability
         """For streams that ask for durable acknowledgements whatever the flush mode."""
         if store.flush_mode is not FlushMode.SYNC_FLUSH:
             self.on_disk = Durability(lambda: store.durable_watermark, needed=True)
@@ -41,4 +41,4 @@ class BulkContext:
     @property
     def store(self) -> MessageStore:
         """The messages."""
-        return self.messaging.store
+        return self.broker.store

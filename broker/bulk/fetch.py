@@ -15,12 +15,11 @@ from commitbus.broker.bulk.context import BulkContext
 from commitbus.broker.bulk.large_field import before_field
 from commitbus.broker.bulk.status import REFUSALS, refusal
 from commitbus.broker.core.errors import BadRequestError
-from commitbus.broker.messaging.filters import parse_tag_filter, prepare_filter
+from commitbus.broker.core.filtering import parse_tag_filter, prepare_filter
+from commitbus.broker.core.validation import client_topic
 from commitbus.broker.messaging.store_reads import read_or_wait
-from commitbus.broker.messaging.validate import topic_name
 from commitbus.broker.rpc.call import Call, Pieces, RpcError, Send, StatusCode
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
-from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.slices import UNITS_MAX, LogSlices, Slice, WantedTags
 from commitbus.broker.worker_lines import run_in_worker
@@ -174,7 +173,7 @@ class _TopicReader:
 
     async def begin(self) -> list[Pieces]:
         """Find where to begin; return the slices that say where."""
-        count = self._context.messaging.readable_topic(self.topic).read_queue_nums
+        count = self._context.broker.readable_topic(self.topic).read_queue_nums
         for queue in self._what.queues:
             if not 0 <= queue.queue_id < count:
                 raise BadRequestError(
@@ -194,7 +193,7 @@ class _TopicReader:
         Raises:
             RequestError: It may not be read any more.
         """
-        count = self._context.messaging.readable_topic(self.topic).read_queue_nums
+        count = self._context.broker.readable_topic(self.topic).read_queue_nums
         new = range(self._queue_count, count) if self._has_others else range(0)
         self._queue_count = max(self._queue_count, count)
         return [await self._begin(queue_id, pb.Position()) for queue_id in new]
@@ -236,8 +235,8 @@ class _TopicReader:
 async def _fetch_topic(
     context: BulkContext, what: pb.FetchTopic, credit: _Credit, share: _Share, send: Send
 ) -> None:
-    name = topic_name(v2.Resource(name=what.topic))
-    prepared = await prepare_filter(v2.FilterExpression(expression=what.tags))
+    name = client_topic(what.topic)
+    prepared = await prepare_filter(what.tags, is_sql=False)
     reader = _TopicReader(context, name, what)
     del prepared
     await send(*await reader.begin())

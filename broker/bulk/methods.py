@@ -9,15 +9,15 @@ from commitbus.broker.bulk.context import BulkContext
 from commitbus.broker.bulk.fetch import fetch
 from commitbus.broker.bulk.paths import APPEND, FETCH
 from commitbus.broker.bulk.validate import request_bytes_max
-from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.core.broker import BrokerCore
 from commitbus.broker.rpc.defaults import SMALL_REQUEST_BYTES_MAX
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 
 
-def bulk_methods(messaging: MessagingContext) -> list[Method]:
+def bulk_methods(broker: BrokerCore) -> list[Method]:
     """Return the methods of the bulk service. Called in the trio run that serves them."""
-    context = BulkContext(messaging)
+    context = BulkContext(broker)
     return [
         Method(
             APPEND,
@@ -25,7 +25,7 @@ def bulk_methods(messaging: MessagingContext) -> list[Method]:
             None,
             pb.AppendResponse,
             partial(append, context),
-            request_bytes_max(messaging.config.max_body_bytes),
+            request_bytes_max(broker.config.max_body_bytes),
             lasts=True,
         ),
         Method(

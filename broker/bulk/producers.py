@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, final
 import trio
 
 from commitbus.broker.bulk.frames import Frames
+from commitbus.broker.core.properties import UNIQUE_KEY
 from commitbus.broker.messaging.durability import Durability
-from commitbus.broker.messaging.properties import UNIQUE_KEY
 from commitbus.broker.messaging.store_reads import Unreadable, read_or_wait, read_places
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.store.message_store import MessageStore

@@ -13,6 +13,7 @@ from typing import Final, NoReturn, final
 import numpy as np
 
 from commitbus.broker.bulk.frames import LENGTHS_BYTES, Frames
+from commitbus.broker.core import properties as names
 from commitbus.broker.core.errors import (
     BadRequestError,
     BodyEmptyError,
@@ -21,9 +22,8 @@ from commitbus.broker.core.errors import (
     MessageCorruptedError,
     RequestError,
 )
-from commitbus.broker.messaging import properties as names
-from commitbus.broker.messaging.validate import USER_PROPERTIES_MAX, check_message
-from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
+from commitbus.broker.core.kinds import KINDS
+from commitbus.broker.core.validation import USER_PROPERTIES_MAX, NewMessage, check_message
 from commitbus.broker.shown import shown
 from commitbus.commitlog.record_format import MAX_PROPERTIES_BYTES, decode_properties
 
@@ -46,9 +46,10 @@ _DOUBTFUL_TEXT: Final = re.compile("[^\\S ]|[\x80-\x9f]")
 
 _ALLOWED: Final = frozenset({names.TAGS, names.KEYS, names.UNIQUE_KEY})
 _REFUSED: Final = frozenset(
-    name.encode() for name in {*names.RESERVED_KEYS, names.SHARDING_KEY} - _ALLOWED
+    name.encode()
+    for name in {*names.RESERVED_KEYS, *(kind.property for kind in KINDS.values())} - _ALLOWED
 )
-"""The sharding key would make it a FIFO message."""
+"""Some of them would make a record one of another kind than NORMAL."""
 
 
 @final
@@ -169,7 +170,7 @@ def _check_one(index: int, properties: bytes, *, has_unique_keys: bool) -> None:
         raise RecordRefusedError(index, error) from None
 
 
-def _as_message(properties: bytes, *, has_unique_keys: bool) -> v2.Message:
+def _as_message(properties: bytes, *, has_unique_keys: bool) -> NewMessage:
     """Return a message with these properties, for the check that all messages go through.
 
     Raises:
@@ -182,21 +183,13 @@ def _as_message(properties: bytes, *, has_unique_keys: bool) -> v2.Message:
     items = properties.split(b"\x02")
     if items.pop() or any(item.count(b"\x01") != 1 or item[:1] == b"\x01" for item in items):
         _refuse("the properties are not `name 0x01 value 0x02`, repeated")
-    message = v2.Message(body=b"x")
-    system = message.system_properties
-    system.message_id = "none"
-    for name, value in decode_properties(properties).items():
+    own = decode_properties(properties)
+    for name in own:
         if name.encode() in _REFUSED or (name == names.UNIQUE_KEY and not has_unique_keys):
             _refuse(f"property {shown(name)} is reserved for the system")
-        if name == names.TAGS:
-            system.tag = value
-        elif name == names.KEYS:
-            system.keys.extend(value.split(names.KEY_SEPARATOR))
-        elif name == names.UNIQUE_KEY:
-            system.message_id = value
-        else:
-            message.user_properties[name] = value
-    return message
+    keys = own.pop(names.KEYS, "").split(names.KEY_SEPARATOR)
+    tag, message_id = own.pop(names.TAGS, ""), own.pop(names.UNIQUE_KEY, "none")
+    return NewMessage(b"x", message_id, tag, keys, user_properties=own)
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, final
 
 from commitbus.broker.cli.output import CommandError
 from commitbus.broker.client.batch import Message, MessageBatch
-from commitbus.broker.messaging.properties import HIDDEN_KEYS
+from commitbus.broker.core.properties import HIDDEN_KEYS
 
 
 @final

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 
 from commitbus.broker.client.errors import ClientError
-from commitbus.broker.messaging import properties as names
+from commitbus.broker.core import properties as names
 from commitbus.commitlog.kernels.columns import Int64s
 from commitbus.commitlog.record_format import decode_properties, offset_message_id
 from commitbus.commitlog.types import Host, PhysicalOffset

@@ -10,7 +10,7 @@ from typing import Final
 from commitbus.broker.bulk.validate import check_properties
 from commitbus.broker.client.arguments import check_property
 from commitbus.broker.client.errors import RefusedError
-from commitbus.broker.messaging import properties as names
+from commitbus.broker.core import properties as names
 from commitbus.broker.messaging.errors import RequestError
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.commitlog.record_format import encode_properties

@@ -1,4 +1,4 @@
-"""Consumer groups that clients made by naming them: how many one address makes, and their end.
+"""The end of consumer groups that clients made by naming them.
 
 Any client makes a group by naming it. A group that nobody uses any more and that holds nothing is
 forgotten: if it is named again it begins where it would have gone on. What an operator made or
@@ -8,23 +8,18 @@ changed, and what RocketMQ's files named, stays.
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, final
+from collections import deque
+from typing import Final
 
 import trio
 
-from commitbus.broker.core.errors import TooManyRequestsError
+from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.names import RETRY_TOPIC_PREFIX, dead_letter_topic
 from commitbus.broker.metadata.progress import QueueProgress
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.types import QueueOffset
-
-if TYPE_CHECKING:
-    from commitbus.broker.messaging.context import MessagingContext
 
 IDLE_S: Final = 600.0
 """An unused group is forgotten after once to twice as long. Clients send heartbeats every 10 s."""
@@ -35,83 +30,6 @@ STEP_GROUPS: Final = 50
 """Looked at, or forgotten with one write to the disk, until others are served."""
 
 _log: Final = logging.getLogger(__name__)
-
-
-@final
-class ClientGroups:
-    """Who made which groups, and which of them were used lately. Lives on the trio thread."""
-
-    def __init__(self) -> None:
-        self._used, self._used_before = set[str](), set[str]()
-        self._turns = 0
-        self._making = 0
-        # Of groups that were made since the start.
-        self._makers: dict[str, str] = {}
-        # By address; those that are being made as well.
-        self._made = Counter[str]()
-
-    def note_use(self, group: str) -> None:
-        """Note that a client uses a group now, which exists."""
-        self._used.add(group)
-
-    def is_idle(self, group: str) -> bool:
-        """Return whether nobody has used a group for a turn at least; never soon after a start."""
-        return self._turns > 1 and group not in self._used and group not in self._used_before
-
-    def turn(self) -> None:
-        """Begin the next turn: what was not used in the last one is idle."""
-        self._used_before, self._used = self._used, set()
-        self._turns += 1
-
-    @contextmanager
-    def making(self, group: str, address: str, *, count: int, limit: int) -> Iterator[None]:
-        """Note that a client makes a group while the block runs, which creates it or raises.
-
-        Args:
-            group: its name.
-            address: where the client is; one without an address has no share of its own.
-            count: how many groups there are.
-            limit: how many there may be. Clients of one address may make half of them.
-
-        Raises:
-            TooManyRequestsError: it may not.
-        """
-        count += self._making
-        if count >= limit:
-            reason = f"there are {count} already"
-        elif address and self._made[address] > limit // 2:
-            reason = f"clients of {address} have made {self._made[address]} already"
-        else:
-            reason = ""
-        if reason:
-            raise TooManyRequestsError(
-                f"group {group} is not created, because {reason}: an operator may create it"
-            )
-        self._making += 1
-        self._made[address] += 1
-        is_made = False
-        try:
-            yield
-            is_made = True
-        finally:
-            self._making -= 1
-            if is_made and address and group not in self._makers:
-                self._makers[group] = address
-            else:
-                self._made_less(address)
-
-    def forget(self, group: str) -> None:
-        """Note that a group is gone."""
-        self._used.discard(group)
-        self._used_before.discard(group)
-        address = self._makers.pop(group, None)
-        if address is not None:
-            self._made_less(address)
-
-    def _made_less(self, address: str) -> None:
-        self._made[address] -= 1
-        if not self._made[address]:
-            del self._made[address]
 
 
 async def run(context: MessagingContext) -> None:
@@ -203,11 +121,11 @@ async def forget_idle(context: MessagingContext, names: list[str]) -> int:
             continue
         # Nothing is awaited here: nobody can use half a group. It takes 5 us for each queue.
         context.progress.delete_group(name)
-        context.forget_group(name)
+        context.broker.forget_group(name)
         count += 1
         for topic in _own_topics(name):
             if context.metadata.topic(topic) is not None and not context.has_messages(topic):
                 async with context.metadata.topic_deleted(topic):
-                    context.forget_topic(topic)
+                    context.broker.forget_topic(topic)
                     context.progress.delete_topic(topic)
     return count

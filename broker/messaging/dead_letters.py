@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from commitbus.broker.messaging import properties as names
+from commitbus.broker.core import properties as names
+from commitbus.broker.core.outgoing import message_id, stored_again
 from commitbus.broker.messaging.acks import settle
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.deliveries import Delivery, find_delivery, with_places
 from commitbus.broker.messaging.errors import InvalidReceiptHandleError
-from commitbus.broker.messaging.message_codec import message_id, stored_again
 from commitbus.broker.messaging.receipt_handle import ReceiptHandle
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.messaging.store_reads import read_or_wait, read_places, read_record

@@ -12,9 +12,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
+from commitbus.broker.core import properties as names
+from commitbus.broker.core.kinds import KINDS, kind_stored
+from commitbus.broker.core.outgoing import SYS_FLAG_COMPRESSED
 from commitbus.broker.filters.message_filter import MessageFilter
-from commitbus.broker.messaging import properties as names
-from commitbus.broker.messaging.message_codec import SYS_FLAG_COMPRESSED, set_timestamp
+from commitbus.broker.messaging.message_codec import set_timestamp
+from commitbus.broker.messaging.message_types import TYPES
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.rpc.proto.wire_format import delimited, key_of, length, varint
 from commitbus.commitlog.record_format import (
@@ -46,8 +49,8 @@ _MD5_HEAD: Final = pb.SystemProperties(
 """The digest up to the hexadecimal digits that end it."""
 
 _PLAIN_KEYS: Final = names.HIDDEN_KEYS - {
-    *(names.TRANSACTION_PREPARED, names.DELIVERY_TIME_MS, names.SHARDING_KEY, names.PRIORITY),
-    *(names.LITE_TOPIC, names.TRACE_CONTEXT, names.DEAD_LETTER_ORIGIN_TOPIC),
+    *(kind.property for kind in KINDS.values()),
+    *(names.TRACE_CONTEXT, names.DEAD_LETTER_ORIGIN_TOPIC),
 }
 """A message that has no other properties is a normal one, and has none of its producer's own."""
 
@@ -162,7 +165,7 @@ def _user_properties(stored: Mapping[str, str]) -> bytes:
 
 def _special_properties(stored: Mapping[str, str]) -> bytes:
     """Return a message's type, and what few messages have."""
-    system = pb.SystemProperties(message_type=_type_of(stored))
+    system = pb.SystemProperties(message_type=TYPES[kind_stored(stored).type])
     if group := stored.get(names.SHARDING_KEY):
         system.message_group = group
     if trace_context := stored.get(names.TRACE_CONTEXT):
@@ -171,17 +174,3 @@ def _special_properties(stored: Mapping[str, str]) -> bytes:
         system.dead_letter_queue.topic = origin
         system.dead_letter_queue.message_id = stored.get(names.DEAD_LETTER_ORIGIN_MESSAGE_ID, "")
     return system.SerializeToString()
-
-
-def _type_of(stored: Mapping[str, str]) -> pb.MessageType:
-    if stored.get(names.TRANSACTION_PREPARED) == "true":
-        return pb.TRANSACTION
-    if names.DELIVERY_TIME_MS in stored:
-        return pb.DELAY
-    if names.SHARDING_KEY in stored:
-        return pb.FIFO
-    if names.PRIORITY in stored:
-        return pb.PRIORITY
-    if names.LITE_TOPIC in stored:
-        return pb.LITE
-    return pb.NORMAL

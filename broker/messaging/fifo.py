@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple, final
 
-from commitbus.broker.messaging import properties as names
+from commitbus.broker.core import properties as names
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.pop import BATCH_MAX, Batch, is_exhausted
 from commitbus.broker.messaging.store_reads import Place, read_or_wait, read_places, read_properties

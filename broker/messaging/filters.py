@@ -1,78 +1,28 @@
-"""Which messages of a topic a consumer wants: from the protocol's words to a filter."""
+"""The protocol's filter expressions as the core takes them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable
 
-from commitbus.broker.core.errors import IllegalFilterError, TooManyRequestsError
-from commitbus.broker.filters import sql_filter, tag_filter
-from commitbus.broker.filters.errors import FilterExpressionError, TooManyFiltersError
+from commitbus.broker.core import filtering
 from commitbus.broker.filters.message_filter import MessageFilter
-from commitbus.broker.filters.tag_filter import TagFilter
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.worker_lines import address_served, compute_in_worker
-
-_Filter = TypeVar("_Filter", bound=MessageFilter)
 
 
 def parse_filter(expression: pb.FilterExpression) -> MessageFilter:
     """Return the filter that a client asks for; an absent expression accepts everything.
 
-    It may take long: see `prepare_filter`.
-
     Raises:
-        IllegalFilterError: the expression is empty where it must not be, too long, or none.
-        TooManyRequestsError: consumers wait with too many long filters already.
+        RequestError: as `filtering.parse_filter`.
     """
-    if expression.type == pb.SQL:
-        return _made(sql_filter.compile_sql, expression.expression)
-    return parse_tag_filter(expression.expression)
-
-
-def parse_tag_filter(text: str) -> TagFilter:
-    """Return the filter for `A || B`; `*` and nothing accept everything.
-
-    Raises:
-        IllegalFilterError: the expression is too long, or has no tag.
-        TooManyRequestsError: as `parse_filter`.
-    """
-    return _made(tag_filter.parse_tags, text)
-
-
-def _made(make: Callable[[str], _Filter], text: str) -> _Filter:
-    try:
-        return make(text)
-    except FilterExpressionError as error:
-        raise IllegalFilterError(str(error)) from None
-    except TooManyFiltersError as error:
-        raise TooManyRequestsError(str(error)) from None
+    return filtering.parse_filter(expression.expression, is_sql=expression.type == pb.SQL)
 
 
 def is_prepared(expression: pb.FilterExpression) -> bool:
     """Return whether `parse_filter` answers at once."""
-    is_quick = sql_filter.is_quick if expression.type == pb.SQL else tag_filter.is_quick
-    return is_quick(expression.expression)
+    return filtering.is_prepared(expression.expression, is_sql=expression.type == pb.SQL)
 
 
-async def prepare_filter(expression: pb.FilterExpression) -> object:
-    """Make `parse_filter` answer at once, on a thread where the trio thread would be held up.
-
-    The first SQL expression takes 150 ms, because it loads the parser; a long one 50 ms.
-
-    Returns:
-        What to keep until `parse_filter` was called: without it others may push the filter out of
-        the cache before.
-
-    Raises:
-        TooManyRequestsError: as `parse_filter`; or the caller has too much work waiting already.
-    """
-    if is_prepared(expression):
-        return None
-    prepare = sql_filter.prepare_sql if expression.type == pb.SQL else tag_filter.prepare_tags
-    try:
-        return await compute_in_worker(prepare, expression.expression, address_served())
-    except FilterExpressionError:
-        return None  # `parse_filter` says so, as soon.
-    except TooManyFiltersError as error:
-        raise TooManyRequestsError(str(error)) from None
+def prepare_filter(expression: pb.FilterExpression) -> Awaitable[object]:
+    """Make `parse_filter` answer at once; the result of the wait is to be kept until then."""
+    return filtering.prepare_filter(expression.expression, is_sql=expression.type == pb.SQL)

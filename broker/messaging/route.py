@@ -7,11 +7,13 @@ from ipaddress import ip_address
 from typing import Final
 
 from commitbus.broker.address import PORT_MAX, is_host, split_host_port
+from commitbus.broker.core.outgoing import peer_host
+from commitbus.broker.core.validation import namespace
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.message_codec import peer_host
+from commitbus.broker.messaging.message_types import types_taken
 from commitbus.broker.messaging.status import ok
-from commitbus.broker.messaging.validate import group_name, shared_namespace, topic_name
-from commitbus.broker.metadata.topics import MessageType, TopicConfig
+from commitbus.broker.messaging.validate import group_name, topic_name
+from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
@@ -21,18 +23,6 @@ ALL_QUEUES: Final = -1
 
 ADDRESSES_MAX: Final = 16
 """Of a client's endpoints. An answer repeats them for each queue."""
-
-_MIXED: Final = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
-_ACCEPTED: Final = {
-    MessageType.UNSPECIFIED: (pb.MESSAGE_TYPE_UNSPECIFIED,),
-    MessageType.NORMAL: (pb.NORMAL,),
-    MessageType.FIFO: (pb.FIFO,),
-    MessageType.DELAY: (pb.DELAY,),
-    MessageType.TRANSACTION: (pb.TRANSACTION,),
-    MessageType.PRIORITY: (pb.PRIORITY,),
-    MessageType.LITE: (pb.LITE,),
-    MessageType.MIXED: _MIXED,
-}
 
 
 async def query_route(
@@ -47,7 +37,7 @@ async def query_route(
     resource = _repeated(request.topic)
     topic = await context.topic(resource.name)
     broker = _broker(context, request.endpoints, call)
-    accepted = _ACCEPTED[topic.message_type]
+    accepted = types_taken(topic.message_type)
     response = pb.QueryRouteResponse(status=ok())
     for queue_id, permission in enumerate(_permissions(topic)):
         queue = response.message_queues.add(id=queue_id, permission=permission)
@@ -88,7 +78,9 @@ def _repeated(topic: pb.Resource) -> pb.Resource:
     Raises:
         IllegalTopicError: a name is illegal.
     """
-    return pb.Resource(name=topic_name(topic), resource_namespace=shared_namespace(topic))
+    return pb.Resource(
+        name=topic_name(topic), resource_namespace=namespace(topic.resource_namespace)
+    )
 
 
 def endpoints_for(context: MessagingContext, requested: pb.Endpoints, call: Call) -> pb.Endpoints:

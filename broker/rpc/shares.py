@@ -21,26 +21,10 @@ that works by itself."""
 _TIGHT_PART: Final = 8
 """Places are scarce when one in so many is taken: far from any share, and few enough that what is
 not looked at until then (headers of up to 16 KB) matters little."""
-_IPV6_NETWORK_PARTS: Final = 4
-"""Of eight. A /64 is the smallest network that a site has: its owner can use any address in it."""
 
 _FULL: Final = "too many calls at the same time"
 _SHARE: Final = "too many calls at the same time from this client's address"
 _LASTING: Final = "too many streams without an end from this connection or address"
-
-
-def share_address(peer: str) -> str:
-    """Return what a peer such as `127.0.0.1:5000` shares with others: host, or IPv6 /64 network."""
-    host = peer.rpartition(":")[0]
-    if not host.startswith("["):
-        return host or peer
-    # `ipaddress` writes the peer, so `::` stands for at least two groups of zeros.
-    head, _, tail = host[1:].partition("%")[0].rstrip("]").partition("::")
-    groups = head.split(":") if head else []
-    if "::" in host:
-        behind = tail.split(":") if tail else []
-        groups += ["0"] * (8 - len(groups) - len(behind)) + behind
-    return ":".join(groups[:_IPV6_NETWORK_PARTS]) + "::/64"
 
 
 @final

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from commitbus.broker.messaging.counters import Counters
+from commitbus.broker.core.counters import Counters
 from commitbus.broker.rates import WINDOW_S, DayTotals, Rates
 
 

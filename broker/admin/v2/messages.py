@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from commitbus.broker.admin.context import AdminContext
-from commitbus.broker.admin.messages import new_message_id, page_by_key, store_message
+from commitbus.broker.admin.messages import page_by_key
 from commitbus.broker.admin.v2.names import known_topic
 from commitbus.broker.core.errors import (
     BadRequestError,
@@ -16,10 +16,12 @@ from commitbus.broker.core.errors import (
     NotFoundError,
     UnsupportedFeatureError,
 )
+from commitbus.broker.core.sending import new_message_id, send
 from commitbus.broker.filters.tag_filter import EVERYTHING
 from commitbus.broker.messaging.delivered import encode_delivered, encode_run
 from commitbus.broker.messaging.message_codec import timestamp_ms
 from commitbus.broker.messaging.status import ok
+from commitbus.broker.messaging.validate import new_message
 from commitbus.broker.metadata.names import group_of_topic
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -257,5 +259,5 @@ async def admin_send_message(
         system.keys.append(request.key)
     if not system.message_id:
         system.message_id = new_message_id()
-    await store_message(context, topic, message, peer=call.peer)
+    await send(context.broker, topic, new_message(message), peer=call.peer)
     return pb.AdminSendMessageResponse(status=ok(), message_id=system.message_id)

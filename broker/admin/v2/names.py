@@ -5,7 +5,6 @@ from __future__ import annotations
 import trio
 
 from commitbus.broker.admin.context import AdminContext
-from commitbus.broker.core.errors import GroupNotFoundError, TopicNotFoundError
 from commitbus.broker.messaging.questions import ANSWER_S_MAX
 from commitbus.broker.messaging.validate import group_name, topic_name
 from commitbus.broker.metadata.groups import GroupConfig
@@ -23,11 +22,7 @@ def known_topic(context: AdminContext, resource: pb.Resource) -> TopicConfig:
         IllegalTopicError: its name breaks the rules, or is the system's.
         TopicNotFoundError: there is none.
     """
-    name = topic_name(resource)
-    topic = context.metadata.topic(name)
-    if topic is None:
-        raise TopicNotFoundError(name)
-    return topic
+    return context.broker.existing_topic(topic_name(resource))
 
 
 def known_group(context: AdminContext, resource: pb.Resource) -> GroupConfig:
@@ -37,11 +32,7 @@ def known_group(context: AdminContext, resource: pb.Resource) -> GroupConfig:
         IllegalGroupError: its name breaks the rules.
         GroupNotFoundError: there is none.
     """
-    name = group_name(resource)
-    group = context.metadata.group(name)
-    if group is None:
-        raise GroupNotFoundError(name)
-    return group
+    return context.broker.existing_group(group_name(resource))
 
 
 def time_for_answer_s(call: Call) -> float:

@@ -12,8 +12,9 @@ from commitbus.broker.core.errors import (
     PreconditionFailedError,
     UnsupportedFeatureError,
 )
+from commitbus.broker.core.outgoing import peer_host
 from commitbus.broker.messaging.clients import Client
-from commitbus.broker.messaging.message_codec import peer_host, set_timestamp
+from commitbus.broker.messaging.message_codec import set_timestamp
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb

@@ -6,21 +6,12 @@ import json
 
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.v2.names import known_topic
+from commitbus.broker.messaging.message_types import TYPES
 from commitbus.broker.messaging.route import MASTER_ID
 from commitbus.broker.messaging.status import ok
-from commitbus.broker.metadata.topics import MessageType, TopicConfig
+from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-
-_TYPES = {
-    MessageType.NORMAL: pb.NORMAL,
-    MessageType.FIFO: pb.FIFO,
-    MessageType.DELAY: pb.DELAY,
-    MessageType.TRANSACTION: pb.TRANSACTION,
-    MessageType.PRIORITY: pb.PRIORITY,
-    MessageType.LITE: pb.LITE,
-}
-"""MIXED and UNSPECIFIED have no word in the protocol; the attribute is among the tags."""
 
 
 def describe_topic_status(
@@ -32,9 +23,10 @@ def describe_topic_status(
         RequestError: there is no such topic.
     """
     topic = known_topic(context, request.topic)
+    # There is no word for MIXED and UNSPECIFIED; the attribute is among the tags.
     return pb.DescribeTopicStatusResponse(
         status=ok(),
-        topic_message_type=_TYPES.get(topic.message_type, pb.MESSAGE_TYPE_UNSPECIFIED),
+        topic_message_type=TYPES.get(topic.message_type, pb.MESSAGE_TYPE_UNSPECIFIED),
         tags=topic.attributes,
     )
 

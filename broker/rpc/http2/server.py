@@ -9,6 +9,7 @@ from typing import Final, final
 
 import trio
 
+from commitbus.broker.address import share_address
 from commitbus.broker.rpc.http2.check_rounds import CheckRounds
 from commitbus.broker.rpc.http2.connection_places import (
     ConnectionLimits,
@@ -28,7 +29,6 @@ from commitbus.broker.rpc.listen.accept import (
     peer_of,
 )
 from commitbus.broker.rpc.method import Method
-from commitbus.broker.rpc.shares import share_address
 
 _log = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from typing import Final, final
 
 import trio
 
+from commitbus.broker.address import share_address
 from commitbus.broker.rpc.call import Call, RpcError, StatusCode
 from commitbus.broker.rpc.http2.call_places import CallPlaces
 from commitbus.broker.rpc.http2.connection_places import ConnectionPlace
@@ -49,7 +50,6 @@ from commitbus.broker.rpc.http2.wire import (
 )
 from commitbus.broker.rpc.method import Method
 from commitbus.broker.rpc.outcome import shutting_down
-from commitbus.broker.rpc.shares import share_address
 
 _log = logging.getLogger(__name__)
 

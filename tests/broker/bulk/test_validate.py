@@ -25,9 +25,8 @@ from commitbus.broker.core.errors import (
     PropertiesTooLargeError,
     RequestError,
 )
-from commitbus.broker.messaging.properties import RESERVED_KEYS
-from commitbus.broker.messaging.validate import check_message
-from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
+from commitbus.broker.core.properties import RESERVED_KEYS
+from commitbus.broker.core.validation import NewMessage, check_message
 from commitbus.commitlog.record_format import encode_properties
 
 NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "MSG_REGION", "é"]) | st.text(max_size=3)
@@ -49,16 +48,10 @@ def accepted(*properties: bytes, has_unique_keys: bool = True) -> bool:
 
 def accepted_alone(properties: dict[str, str]) -> bool:
     """Whether SendMessage takes a message with these properties."""
-    message = v2.Message(body=b"x")
-    system = message.system_properties
-    for name, value in properties.items():
-        if name == "TAGS":
-            system.tag = value
-        elif name == "KEYS":
-            system.keys.extend(value.split(" "))
-        elif name != "UNIQ_KEY":
-            message.user_properties[name] = value
-    system.message_id = properties.get("UNIQ_KEY", "id")
+    tag, keys = properties.get("TAGS", ""), properties.get("KEYS", "").split(" ")
+    own = {n: v for n, v in properties.items() if n not in {"TAGS", "KEYS", "UNIQ_KEY"}}
+    message_id = properties.get("UNIQ_KEY", "id")
+    message = NewMessage(b"x", message_id, tag, keys, user_properties=own)
     try:
         check_message(message, max_body_bytes=10, now_ms=0)
     except RequestError:

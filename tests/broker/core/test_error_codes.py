@@ -106,7 +106,7 @@ def test_every_refusal_has_a_row_in_the_table_of_each_adapter(
 
 def test_the_nearest_class_decides() -> None:
     """A table may treat a group of errors alike, and one of them in its own way."""
-    table = {RequestError: 1, MissingError: 2}
+    table: dict[type[Exception], int] = {RequestError: 1, MissingError: 2}
     assert code_of(table, TopicNotFoundError("T")) == 2
     assert code_of(table, BodyEmptyError()) == 1
     with pytest.raises(LookupError, match="ValueError has no row"):

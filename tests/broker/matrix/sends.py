@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commitbus.broker.messaging import validate
+from commitbus.broker.core import validation
 from commitbus.broker.metadata.topics import MESSAGE_TYPE_ATTRIBUTE
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.errors import MessageRefusedError
@@ -39,7 +39,7 @@ async def several_topics(_stage: Stage) -> pb.SendMessageRequest:
 async def too_many_messages(stage: Stage) -> pb.SendMessageRequest:
     """The request has more messages than it may."""
     stage.patch.setattr("commitbus.broker.messaging.send.MESSAGES_MAX", 1)
-    stage.patch.setattr(validate, "MESSAGES_MAX", 1)
+    stage.patch.setattr(validation, "MESSAGES_MAX", 1)
     return send_of(make_message(), make_message())
 
 

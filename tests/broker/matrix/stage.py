@@ -54,7 +54,7 @@ class Stage:
             *messaging_methods(bus.context),
             *admin_methods(self.admin),
             *admin_v2_methods(self.admin),
-            *bulk_methods(bus.context),
+            *bulk_methods(bus.context.broker),
         ]
         self.methods: dict[str, Method] = {method.path: method for method in methods}
         self.told: set[str] = set()
@@ -114,7 +114,7 @@ class Stage:
 
     def no_room(self) -> None:
         """Let clients create no more topics and groups."""
-        self.patch.setattr("commitbus.broker.messaging.context.CREATED_BY_CLIENTS_MAX", 0)
+        self.patch.setattr("commitbus.broker.core.broker.CREATED_BY_CLIENTS_MAX", 0)
 
     def no_workers(self) -> None:
         """Have every worker thread taken, and the caller's line full."""
@@ -126,7 +126,8 @@ class Stage:
         disk = Durability(lambda: PhysicalOffset(0), needed=True)
         disk.attach(trio.lowlevel.current_trio_token())
         disk.on_failure(FlushFailedError(Path("log"), OSError(5, "Input/output error")))
-        self.patch.setattr(self.context, "durability", disk)
+        for owner in (self.context, self.context.broker):
+            self.patch.setattr(owner, "durability", disk)
 
     def fails(self, owner: object, name: str, error: Exception) -> None:
         """Have a method of a part of the broker raise an error."""

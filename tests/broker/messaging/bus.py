@@ -20,6 +20,7 @@ from google.protobuf.message import Message
 
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.config import BrokerConfig
+from commitbus.broker.core.broker import BrokerCore
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.methods import messaging_methods
 from commitbus.broker.metadata.groups import GroupConfig
@@ -370,11 +371,13 @@ def open_context(
         try:
             progress.clamp(store.queue_end)
             yield MessagingContext(
-                store=store,
-                metadata=metadata,
-                progress=progress,
-                config=config,
-                clock=handlers_clock,
+                BrokerCore(
+                    store=store,
+                    metadata=metadata,
+                    progress=progress,
+                    config=config,
+                    clock=handlers_clock,
+                )
             )
         finally:
             progress.close()

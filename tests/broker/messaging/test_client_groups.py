@@ -11,11 +11,11 @@ import trio
 import trio.testing
 
 from commitbus.broker.admin.groups import put_group
+from commitbus.broker.core.client_groups import ClientGroups
 from commitbus.broker.core.errors import GroupNotFoundError, TooManyRequestsError
 from commitbus.broker.messaging.client_groups import (
     IDLE_S,
     LOOK_INTERVAL_S,
-    ClientGroups,
     forget_idle,
     may_forget,
 )
@@ -198,7 +198,7 @@ def test_clients_of_one_address_make_half_of_the_groups(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others still make theirs; what is forgotten counts no more."""
-    monkeypatch.setattr("commitbus.broker.messaging.context.CREATED_BY_CLIENTS_MAX", 8)
+    monkeypatch.setattr("commitbus.broker.core.broker.CREATED_BY_CLIENTS_MAX", 8)
 
     async def scenario(bus: Any) -> None:
         serve_caller("10.0.0.1:5")
@@ -251,7 +251,7 @@ def test_names_of_groups_that_are_not_made_are_not_kept(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or whoever names a new one with each call could fill the memory within a turn."""
-    monkeypatch.setattr("commitbus.broker.messaging.context.CREATED_BY_CLIENTS_MAX", 0)
+    monkeypatch.setattr("commitbus.broker.core.broker.CREATED_BY_CLIENTS_MAX", 0)
 
     async def scenario(bus: Any) -> None:
         assert await heartbeat(bus, "refused") == pb.TOO_MANY_REQUESTS

@@ -12,14 +12,16 @@ import trio
 import trio.testing
 
 from commitbus.broker.config import CLUSTER_NAME_BYTES_MAX
-from commitbus.broker.messaging import dead_letters
-from commitbus.broker.messaging.context import LETTERS_MAX
-from commitbus.broker.messaging.message_codec import to_outgoing
-from commitbus.broker.messaging.validate import (
+from commitbus.broker.core.kinds import NORMAL
+from commitbus.broker.core.outgoing import to_outgoing
+from commitbus.broker.core.validation import (
     USER_PROPERTIES_BYTES_MAX,
     USER_PROPERTIES_MAX,
     check_message,
 )
+from commitbus.broker.messaging import dead_letters
+from commitbus.broker.messaging.context import LETTERS_MAX
+from commitbus.broker.messaging.validate import new_message
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.errors import DiskFullError
 from commitbus.commitlog.record_format import MAX_PROPERTIES_BYTES
@@ -167,10 +169,9 @@ async def send_full(bus: Any, body: bytes, *, size: int, topic: str = "T") -> No
     context = bus.context
 
     def encoded() -> bytes:
-        checked = check_message(message, max_body_bytes=100, now_ms=bus.now_ms())
-        return to_outgoing(
-            checked, topic, 0, context.config.cluster_name, peer=PEER, now_ms=bus.now_ms()
-        ).properties
+        made, cluster = new_message(message), context.config.cluster_name
+        kind = check_message(made, max_body_bytes=100, now_ms=bus.now_ms())
+        return to_outgoing(made, kind, topic, 0, cluster, peer=PEER, now_ms=bus.now_ms()).properties
 
     message.system_properties.trace_context = "t"
     message.system_properties.trace_context = "t" * (size - len(encoded()) + 1)
@@ -324,9 +325,9 @@ def test_the_longest_name_of_a_cluster_leaves_room_for_the_largest_message() -> 
     names = [f"{number:04}" for number in range(USER_PROPERTIES_MAX)]
     for name in names:
         message.user_properties[name] = "v" * (left // len(names) - len(name))
-    checked = check_message(message, max_body_bytes=100, now_ms=1)
-    cluster = "x" * CLUSTER_NAME_BYTES_MAX
-    stored = to_outgoing(checked, "T" * 127, 0, cluster, peer=PEER, now_ms=1)
+    made, cluster = new_message(message), "x" * CLUSTER_NAME_BYTES_MAX
+    assert check_message(made, max_body_bytes=100, now_ms=1) is NORMAL
+    stored = to_outgoing(made, NORMAL, "T" * 127, 0, cluster, peer=PEER, now_ms=1)
     # A dead letter remembers more: ids, topic, group, and how often it was tried.
     assert len(stored.properties) + 4096 < MAX_PROPERTIES_BYTES
 

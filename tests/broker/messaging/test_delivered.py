@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from commitbus.broker.core.outgoing import TIMESTAMP_MS_MAX, message_id
+from commitbus.broker.core.properties import HIDDEN_KEYS
 from commitbus.broker.filters.tag_filter import EVERYTHING, TagFilter
 from commitbus.broker.messaging.delivered import encode_delivered, encode_run
-from commitbus.broker.messaging.message_codec import TIMESTAMP_MS_MAX, message_id
-from commitbus.broker.messaging.properties import HIDDEN_KEYS
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.errors import CorruptRecordError
 from commitbus.commitlog.record_format import decode_record, encode_properties, encode_record

@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from commitbus.broker.backlog import backlogs
+from commitbus.broker.core.validation import MESSAGES_MAX
 from commitbus.broker.messaging import fifo
-from commitbus.broker.messaging.validate import MESSAGES_MAX
 from commitbus.broker.metadata.groups import FIFO_LOCK_UNIT_ATTRIBUTE, LockUnit
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from tests.work import lines_executed

@@ -73,7 +73,7 @@ def test_it_is_logged_once_a_minute_and_counted_each_time(
         await bus.sleep(LOGGED_EVERY_S)
         await look(bus)
         assert len(caplog.records) == 2
-        bus.context.forget_group("G")
+        bus.context.broker.forget_group("G")
         assert not cap.looks
 
     run(scenario)

@@ -228,7 +228,7 @@ def test_a_topic_that_is_deleted_ends_the_wait(run: Run) -> None:
             pulled = await start(nursery, bus)
             async with bus.context.metadata.topic_deleted("T"):
                 bus.context.store.delete_topic("T")
-            bus.context.forget_topic("T")
+            bus.context.broker.forget_topic("T")
         assert pulled.code == pb.TOPIC_NOT_FOUND
 
     run(scenario)
@@ -241,7 +241,7 @@ def test_a_group_that_is_deleted_ends_the_wait(run: Run) -> None:
         async with trio.open_nursery() as nursery:
             pulled, other = [await start(nursery, bus, group=group) for group in ("G", "H")]
             await bus.context.metadata.delete_group("G")
-            bus.context.forget_group("G")
+            bus.context.broker.forget_group("G")
             await trio.testing.wait_all_tasks_blocked()
             assert (pulled.code, pulled.next_offset) == (pb.CONSUMER_GROUP_NOT_FOUND, 0)
             assert other.code == -1

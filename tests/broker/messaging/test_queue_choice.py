@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commitbus.broker.messaging.queue_choice import queue_of_group
+from commitbus.broker.core.queue_choice import queue_of_group
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 Run = Callable[..., None]

@@ -20,7 +20,7 @@ def test_a_topic_deleted_under_a_waiting_receiver_is_not_found(run: Run) -> None
 
     async def scenario(bus: Any) -> None:
         async with bus.receiving() as results, bus.context.metadata.topic_deleted("T"):
-            bus.context.forget_topic("T")
+            bus.context.broker.forget_topic("T")
             bus.context.progress.delete_topic("T")
         assert results[0].status.code == pb.TOPIC_NOT_FOUND
         assert bus.context.progress.items() == []
@@ -42,7 +42,7 @@ def test_a_group_deleted_under_a_waiting_receiver_is_not_found(run: Run) -> None
                 nursery.start_soon(receive)
             await trio.testing.wait_all_tasks_blocked()
             await bus.context.metadata.delete_group("G")
-            bus.context.forget_group("G")
+            bus.context.broker.forget_group("G")
             bus.context.progress.delete_group("G")
             await trio.testing.wait_all_tasks_blocked()
             assert [received.status.code for received in results] == [
@@ -102,7 +102,7 @@ def test_clients_cannot_create_groups_and_topics_without_end(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operator still can, and what there is goes on."""
-    monkeypatch.setattr("commitbus.broker.messaging.context.CREATED_BY_CLIENTS_MAX", 2)
+    monkeypatch.setattr("commitbus.broker.core.broker.CREATED_BY_CLIENTS_MAX", 2)
 
     async def scenario(bus: Any) -> None:
         async def heartbeat(group: str) -> pb.Code:

@@ -10,7 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from commitbus.broker.messaging import telemetry, validate
+from commitbus.broker.core import validation
+from commitbus.broker.messaging import telemetry
 from commitbus.broker.messaging.clients import Subscription
 from commitbus.broker.messaging.telemetry import SETTINGS_BYTES_MAX, TOPICS_MAX
 from commitbus.broker.metadata.groups import CustomizedBackoff, ExponentialBackoff
@@ -348,7 +349,7 @@ def test_a_name_is_checked_once_for_all_settings(run: Run, monkeypatch: pytest.M
     async def scenario(bus: Any) -> None:
         await bus.telemetry(producer(*(f"T{number}" for number in range(TOPICS_MAX))))
         checked: list[str] = []
-        monkeypatch.setattr(validate, "validate_topic", checked.append)
+        monkeypatch.setattr(validation, "validate_topic", checked.append)
         await bus.telemetry(producer(*(f"T{number}" for number in range(TOPICS_MAX))))
         assert checked == []
 

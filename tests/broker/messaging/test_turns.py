@@ -153,9 +153,9 @@ def test_what_is_kept_about_turns_goes_with_its_topic_and_its_group(run: Run) ->
         for topic, group in ("T", "G"), ("T2", "G"), ("T", "G2"):
             await bus.send(b"1", topic=topic)
             await bus.receive(topic=topic, group=group)
-        bus.context.forget_topic("T2")
+        bus.context.broker.forget_topic("T2")
         assert kept(bus) == {("G", "T"), ("G2", "T")}
-        bus.context.forget_group("G2")
+        bus.context.broker.forget_group("G2")
         assert kept(bus) == {("G", "T")}
 
     run(scenario)

@@ -8,22 +8,25 @@ from typing import Any
 import pytest
 
 from commitbus.broker.core import errors as e
-from commitbus.broker.messaging.properties import RESERVED_KEYS
-from commitbus.broker.messaging.validate import (
-    ATTEMPT_ID_LENGTH_MAX,
+from commitbus.broker.core.kinds import DELAY, FIFO, LITE, NORMAL, PRIORITY, TRANSACTION
+from commitbus.broker.core.message_kind import MessageKind
+from commitbus.broker.core.properties import RESERVED_KEYS
+from commitbus.broker.core.validation import (
     MESSAGES_MAX,
-    attempt_id,
     check_batch_size,
     check_message,
     common_topic,
+)
+from commitbus.broker.messaging.validate import (
+    ATTEMPT_ID_LENGTH_MAX,
+    attempt_id,
     duration_ms,
     group_name,
     invisible_ms,
-    message_type_of,
+    new_message,
     send_request_bytes_max,
     topic_name,
 )
-from commitbus.broker.metadata.topics import MessageType
 from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
@@ -32,8 +35,8 @@ NOW_MS = 1_800_000_000_000
 BODY_MAX = 4 * 1024 * 1024
 
 
-def check(message: pb.Message) -> None:
-    check_message(message, max_body_bytes=BODY_MAX, now_ms=NOW_MS)
+def check(message: pb.Message) -> MessageKind:
+    return check_message(new_message(message), max_body_bytes=BODY_MAX, now_ms=NOW_MS)
 
 
 def user(**properties: str) -> Callable[[pb.Message], None]:
@@ -182,25 +185,24 @@ def test_the_first_limit_in_rocketmqs_order_is_the_one_reported(message: Make) -
         check(made)
 
 
-def test_the_messages_of_a_request_share_one_topic(message: Make) -> None:
+def test_the_messages_of_a_request_share_one_topic() -> None:
     """None at all is as wrong as two topics."""
-    assert common_topic([message(topic="A"), message(topic="A")]) == "A"
-    for messages in ([], [message(topic="A"), message(topic="B")]):
+    assert common_topic(["A", "A"]) == "A"
+    for topics in ([], ["A", "B"]):
         with pytest.raises(e.MessageCorruptedError):
-            common_topic(messages)
+            common_topic(topics)
 
 
-def test_a_request_has_a_bounded_number_of_messages(message: Make) -> None:
+def test_a_request_has_a_bounded_number_of_messages() -> None:
     """200,000 tiny ones were 17 s in which nobody else was served."""
-    one = message(topic="A")
-    assert common_topic([one] * MESSAGES_MAX) == "A"
+    assert common_topic(["A"] * MESSAGES_MAX) == "A"
     with pytest.raises(e.BadRequestError, match="1025 messages"):
-        common_topic([one] * (MESSAGES_MAX + 1))
+        common_topic(["A"] * (MESSAGES_MAX + 1))
 
 
 def test_the_bodies_of_a_request_together_are_bounded_like_one_body(message: Make) -> None:
     """The limit is met exactly, and one byte more is refused."""
-    halves = [message(b"x" * 10), message(b"y" * 6)]
+    halves = [new_message(message(b"x" * 10)), new_message(message(b"y" * 6))]
     check_batch_size(halves, max_body_bytes=16)
     with pytest.raises(e.BodyTooLargeError):
         check_batch_size(halves, max_body_bytes=15)
@@ -263,22 +265,22 @@ def test_an_invisible_time_lies_between_a_second_and_half_a_day(
             invisible_ms(duration, minimum_ms=minimum_ms)
 
 
-def test_the_type_of_a_message_follows_from_its_properties(message: Make) -> None:
+def test_the_kind_of_a_message_follows_from_its_properties(message: Make) -> None:
     """In RocketMQ's order; what the message says of itself counts for transactions only."""
     made = message()
     properties = made.system_properties
     properties.message_type = pb.FIFO
-    assert message_type_of(made) is MessageType.NORMAL
+    assert check(made) is NORMAL
     properties.lite_topic = "l"
-    assert message_type_of(made) is MessageType.LITE
+    assert check(made) is LITE
     properties.priority = 0
-    assert message_type_of(made) is MessageType.PRIORITY
+    assert check(made) is PRIORITY
     properties.message_group = "g"
-    assert message_type_of(made) is MessageType.FIFO
+    assert check(made) is FIFO
     properties.delivery_timestamp.seconds = 1
-    assert message_type_of(made) is MessageType.DELAY
+    assert check(made) is DELAY
     properties.message_type = pb.TRANSACTION
-    assert message_type_of(made) is MessageType.TRANSACTION
+    assert check(made) is TRANSACTION
 
 
 def test_an_attempt_id_has_a_bounded_length() -> None:

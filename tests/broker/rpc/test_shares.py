@@ -7,6 +7,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from commitbus.broker.address import share_address
 from commitbus.broker.admin.methods import admin_methods
 from commitbus.broker.admin.v2.methods import admin_v2_methods
 from commitbus.broker.config import BrokerConfig
@@ -15,7 +16,7 @@ from commitbus.broker.rpc.call import RpcError
 from commitbus.broker.rpc.health import Health
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.rpc.shares import CallLimits, CallShares, ConnectionCalls, share_address
+from commitbus.broker.rpc.shares import CallLimits, CallShares, ConnectionCalls
 
 
 def method(*, is_for_operators: bool = False, lasts: bool = False) -> Method:

@@ -6,8 +6,8 @@ from time import thread_time
 
 import pytest
 
-from commitbus.broker.messaging import counters as module
-from commitbus.broker.messaging.counters import OTHERS, Counters
+from commitbus.broker.core import counters as module
+from commitbus.broker.core.counters import OTHERS, Counters
 
 
 def test_beyond_a_number_of_pairs_further_ones_are_counted_together(

@@ -1,0 +1,220 @@
+"""The broker without a protocol: its state, its topics and its groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from commitbus.broker.config import BrokerConfig
+from commitbus.broker.core.client_groups import ClientGroups
+from commitbus.broker.core.counters import Counters
+from commitbus.broker.core.errors import (
+    GroupNotFoundError,
+    NotPermittedError,
+    TooManyRequestsError,
+    TopicNotFoundError,
+)
+from commitbus.broker.messaging.durability import Durability
+from commitbus.broker.metadata.groups import GroupConfig
+from commitbus.broker.metadata.metadata_store import MetadataStore
+from commitbus.broker.metadata.names import dead_letter_topic, group_of_topic
+from commitbus.broker.metadata.progress_table import ProgressTable
+from commitbus.broker.metadata.topics import QUEUES_MAX, TopicConfig
+from commitbus.broker.store.message_store import MessageStore
+from commitbus.broker.worker_lines import address_served
+from commitbus.commitlog.clock import Clock
+from commitbus.flush.policy import FlushMode
+
+CREATED_BY_CLIENTS_MAX: Final = 10_000
+"""Topics, and groups, of one broker. Each takes memory, disk and a share of every save, and to
+create one a client only has to name it. Operators may go beyond."""
+
+
+@final
+class BrokerCore:
+    """The state that all services share. Used on the trio thread only."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        metadata: MetadataStore,
+        progress: ProgressTable,
+        config: BrokerConfig,
+        clock: Clock,
+    ) -> None:
+        self.store, self.metadata, self.progress = store, metadata, progress
+        self.config, self.clock = config, clock
+        self.counters = Counters()
+        self.client_groups = ClientGroups()
+        self.durability = Durability(
+            lambda: store.durable_watermark,
+            needed=store.flush_mode is FlushMode.SYNC_FLUSH,
+        )
+        self.topic_listeners: list[Callable[[str], None]] = []
+        """Called with the name of a topic that was deleted."""
+        self.group_listeners: list[Callable[[str], None]] = []
+        """Called with the name of a group that was deleted."""
+        self._next_queue: dict[str, int] = {}
+        """By topic: whose turn it is among the writable queues."""
+        store.add_durable_listener(self.durability.on_durable)
+        store.add_failure_listener(self.durability.on_failure)
+
+    def attach(self, token: trio.lowlevel.TrioToken) -> None:
+        """Let the store's threads wake the tasks of a trio run."""
+        self.durability.attach(token)
+
+    def detach(self) -> None:
+        """Undo `attach`, before the trio run ends."""
+        self.durability.detach()
+
+    def existing_topic(self, name: str) -> TopicConfig:
+        """Return a topic as it is now.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+        """
+        topic = self.metadata.topic(name)
+        if topic is None:
+            raise TopicNotFoundError(name)
+        return topic
+
+    def existing_group(self, name: str) -> GroupConfig:
+        """Return a group as it is now.
+
+        Raises:
+            GroupNotFoundError: there is no such group.
+        """
+        group = self.metadata.group(name)
+        if group is None:
+            raise GroupNotFoundError(name)
+        return group
+
+    async def topic(self, name: str) -> TopicConfig:
+        """Return a topic, created now if that is allowed.
+
+        A group has a retry and a dead letter topic as soon as somebody asks for them, or a consumer
+        could not begin to wait for dead letters before there is one.
+
+        Raises:
+            TopicNotFoundError: there is no such topic and it may not be created.
+            TooManyRequestsError: there are too many for clients to create one more.
+            StateWriteError: it could not be created.
+        """
+        topic = self.metadata.topic(name)
+        if topic is None:
+            config = self._new_topic(name)
+            _check_room(self.metadata.topic_count, f"topic {name}")
+            topic = await self.metadata.add_topic(config)
+        return topic
+
+    def _new_topic(self, name: str) -> TopicConfig:
+        """Return the settings of a topic that is created because a client names it.
+
+        Raises:
+            TopicNotFoundError: it may not be created.
+        """
+        owner = group_of_topic(name)
+        if owner is None and self.config.auto_create_topics:
+            return TopicConfig(name)
+        group = self.metadata.group(owner) if owner else None
+        if group is None:
+            raise TopicNotFoundError(name)
+        queues = 1 if name == dead_letter_topic(group.name) else group.retry_queue_nums
+        queues = min(max(queues, 1), QUEUES_MAX)
+        return TopicConfig(name, read_queue_nums=queues, write_queue_nums=queues)
+
+    async def group(self, name: str) -> GroupConfig:
+        """Return a consumer group, created at its first use.
+
+        Clients of the 5.x protocol have no way to create one, and RocketMQ does the same.
+
+        Raises:
+            TooManyRequestsError: there are too many for clients to create one more.
+            StateWriteError: it could not be created.
+        """
+        group = self.metadata.group(name)
+        if group is None:
+            address = address_served()
+            with self.client_groups.making(
+                name, address, count=self.metadata.group_count, limit=CREATED_BY_CLIENTS_MAX
+            ):
+                group = await self.metadata.add_group(GroupConfig(name, created_by_client=True))
+        self.client_groups.note_use(name)
+        return group
+
+    def readable_topic(self, name: str) -> TopicConfig:
+        """Return a topic as it is now, to receive from.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            NotPermittedError: nobody may read it.
+        """
+        topic = self.existing_topic(name)
+        if not topic.readable or topic.read_queue_nums == 0:
+            raise NotPermittedError(f"topic {name} has no readable queue")
+        return topic
+
+    def consuming_group(self, name: str) -> GroupConfig:
+        """Return a group as it is now, to receive for.
+
+        Raises:
+            GroupNotFoundError: there is no such group.
+            NotPermittedError: it may not consume.
+        """
+        group = self.existing_group(name)
+        self.client_groups.note_use(name)
+        if not group.consume_enable:
+            raise NotPermittedError(f"group {name} may not consume")
+        return group
+
+    def has_messages(self, topic: str) -> bool:
+        """Return whether anything was ever stored in a topic, as far as its queues know."""
+        config = self.metadata.topic(topic)
+        count = max(config.read_queue_nums, config.write_queue_nums) if config else 0
+        return any(self.store.max_offset(topic, queue_id) for queue_id in range(count))
+
+    def next_queue(self, topic: TopicConfig) -> int:
+        """Return the writable queues of a topic in turn.
+
+        Raises:
+            NotPermittedError: it has none.
+        """
+        queue_id = self._next_queue.get(topic.name, 0) % writable_queues(topic)
+        self._next_queue[topic.name] = queue_id + 1
+        return queue_id
+
+    def forget_topic(self, name: str) -> None:
+        """Drop what is kept in memory about a topic that was deleted, and tell the listeners."""
+        self._next_queue.pop(name, None)
+        self.counters.forget(topic=name)
+        for listener in self.topic_listeners:
+            listener(name)
+
+    def forget_group(self, name: str) -> None:
+        """Drop what is kept in memory about a group that was deleted, and tell the listeners."""
+        self.client_groups.forget(name)
+        self.counters.forget(group=name)
+        for listener in self.group_listeners:
+            listener(name)
+
+
+def writable_queues(topic: TopicConfig) -> int:
+    """Return how many queues of a topic take messages, 1 or more.
+
+    Raises:
+        NotPermittedError: it has none.
+    """
+    count = topic.write_queue_nums if topic.writable else 0
+    if count == 0:
+        raise NotPermittedError(f"topic {topic.name} has no writable queue")
+    return count
+
+
+def _check_room(count: int, what: str) -> None:
+    if count >= CREATED_BY_CLIENTS_MAX:
+        raise TooManyRequestsError(
+            f"{what} is not created, because there are {count} already: an operator may create it"
+        )
