@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import trio
 
 from commitbus.broker.core import properties as names
 from commitbus.broker.core.errors import (
@@ -23,6 +25,9 @@ from commitbus.broker.core.message_kind import MessageKind, SpecialFields
 from commitbus.broker.core.properties import has_control_characters
 from commitbus.broker.core.queue_choice import queue_of_group
 from commitbus.broker.metadata.topics import MessageType, TopicConfig
+
+if TYPE_CHECKING:
+    from commitbus.broker.core.broker import BrokerCore
 
 MESSAGE_GROUP_BYTES_MAX: Final = 63
 LITE_TOPIC_BYTES_MAX: Final = 64
@@ -126,6 +131,14 @@ KINDS: Final[dict[MessageType, MessageKind]] = {
     kind.type: kind for kind in (TRANSACTION, DELAY, PRIORITY, FIFO, LITE, NORMAL)
 }
 """In the order in which a message is matched, and in which its fields are checked."""
+
+
+async def run_deliveries(broker: BrokerCore) -> None:
+    """Deliver what the kinds hold, until cancelled."""
+    async with trio.open_nursery() as nursery:
+        for kind in KINDS.values():
+            if kind.deliver is not None:
+                nursery.start_soon(kind.deliver, broker)
 
 
 def kind_sent(fields: SpecialFields) -> MessageKind:

@@ -80,9 +80,11 @@ def to_outgoing(
             topic, queue_id = kind.held_in, 0
         text += _encoded(own)
     if user_properties:
-        # All other names that are written here are reserved.
-        own = {**own, names.TRACE_CONTEXT: ""} if trace_context else own
-        text += _encoded({k: v for k, v in user_properties.items() if k not in own})
+        if own or trace_context:
+            # All other names that are written here are reserved.
+            own = {**own, names.TRACE_CONTEXT: ""} if trace_context else own
+            user_properties = {k: v for k, v in user_properties.items() if k not in own}
+        text += _encoded(user_properties)
     sys_flag = SYS_FLAG_COMPRESSED if is_compressed else 0
     properties = common + text.encode()
     return _new(

@@ -5,7 +5,7 @@ Nothing here looks at the store: a request is refused before anything is touched
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple, final
 
@@ -165,14 +165,15 @@ def check_message(message: NewMessage, *, max_body_bytes: int, now_ms: int) -> M
         RequestError: the first limit that the message breaks.
     """
     body, message_id, tag, keys, trace_context, user_properties, _, _, _, special = message
-    _check_body(body, max_body_bytes)
+    if not 0 < len(body) <= max_body_bytes:
+        raise e.BodyTooLargeError(len(body), max_body_bytes) if body else e.BodyEmptyError
     if user_properties:
         _check_user_properties(user_properties)
     # Nearly all text is printable: one look at all of it, and at each only where it is not.
     texts = f"{tag}{''.join(keys)}{message_id}{trace_context}"
     doubtful = _never if texts.isprintable() else has_control_characters
-    if tag:
-        _check_tag(tag, doubtful)
+    if tag and (tag.isspace() or "|" in tag or doubtful(tag)):
+        raise e.IllegalTagError(f"tag {shown(tag)} is blank, or has '|' or control characters")
     for key in keys:
         # An empty key is no key, as an empty tag is no tag: some clients always set the fields.
         if key.isspace() or doubtful(key):
@@ -186,18 +187,6 @@ def check_message(message: NewMessage, *, max_body_bytes: int, now_ms: int) -> M
     if doubtful(trace_context):
         raise e.IllegalPropertyError("trace context has control characters")
     return kind
-
-
-def _check_body(body: bytes, max_body_bytes: int) -> None:
-    if not body:
-        raise e.BodyEmptyError
-    if len(body) > max_body_bytes:
-        raise e.BodyTooLargeError(len(body), max_body_bytes)
-
-
-def _check_tag(tag: str, doubtful: Callable[[str], bool]) -> None:
-    if tag.isspace() or "|" in tag or doubtful(tag):
-        raise e.IllegalTagError(f"tag {shown(tag)} is blank, or has '|' or control characters")
 
 
 def _checked_kind(fields: SpecialFields, now_ms: int) -> MessageKind:

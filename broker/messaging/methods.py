@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 import trio
 from google.protobuf.message import Message
 
+from commitbus.broker.core.kinds import run_deliveries
 from commitbus.broker.messaging import (
     acks,
     client_groups,
@@ -188,6 +189,7 @@ async def run_messaging(
             nursery.start_soon(context.polls.deadlines.run)
             nursery.start_soon(renewals.run, context)
             nursery.start_soon(client_groups.run, context)
+            nursery.start_soon(run_deliveries, context.broker)
             task_status.started()
     finally:
         context.detach()

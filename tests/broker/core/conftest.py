@@ -1,0 +1,7 @@
+"""The broker of the tests of the handlers, for those of the core."""
+
+from __future__ import annotations
+
+from tests.broker.messaging.conftest import message, run
+
+__all__ = ["message", "run"]
