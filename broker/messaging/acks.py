@@ -8,16 +8,12 @@ from typing import Final, NamedTuple
 
 import trio
 
+from commitbus.broker.core.errors import BadRequestError, InvalidReceiptHandleError
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.deliveries import (
-    ColdPlacesError,
-    Places,
-    find_delivery,
-    with_places,
-)
-from commitbus.broker.messaging.errors import BadRequestError, InvalidReceiptHandleError
+from commitbus.broker.messaging.deliveries import Places, find_delivery, with_places
 from commitbus.broker.messaging.receipt_handle import ReceiptHandle
 from commitbus.broker.messaging.status import ok, overall, status_of
+from commitbus.broker.messaging.store_reads import ColdPlacesError
 from commitbus.broker.messaging.validate import group_name, invisible_ms, topic_name
 from commitbus.broker.metadata.fifo_lock import lock_units
 from commitbus.broker.metadata.groups import LockUnit

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from commitbus.broker.core import properties as names
 from commitbus.broker.core.kinds import KINDS, kind_stored
 from commitbus.broker.core.outgoing import SYS_FLAG_COMPRESSED
-from commitbus.broker.filters.message_filter import MessageFilter
+from commitbus.broker.messaging.encoder import Encode
 from commitbus.broker.messaging.message_codec import set_timestamp
 from commitbus.broker.messaging.message_types import TYPES
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -23,11 +23,10 @@ from commitbus.broker.rpc.proto.wire_format import delimited, key_of, length, va
 from commitbus.commitlog.record_format import (
     HEADER_FORMATS,
     HOST_FLAGS,
-    check_record,
-    decode_properties,
+    CheckedRecord,
     offset_message_id,
 )
-from commitbus.commitlog.types import Host, PhysicalOffset
+from commitbus.commitlog.types import Host
 
 _MESSAGE: Final = key_of(pb.ReceiveMessageResponse, "message")
 assert key_of(pb.PullMessageResponse, "message") == _MESSAGE, "both are made here"
@@ -55,47 +54,24 @@ _PLAIN_KEYS: Final = names.HIDDEN_KEYS - {
 """A message that has no other properties is a normal one, and has none of its producer's own."""
 
 
-Delivered = tuple[bytes, int]
-"""The response that carries a message, and the size of the body in it."""
-
-
-def encode_run(queue_id: int, delivery_attempt: int | None) -> bytes:
-    """Return what messages of one queue that are delivered together have in common.
-
-    Deliveries of what is pulled are not counted: None.
-    """
+def response_encoder(queue_id: int, delivery_attempt: int | None) -> Encode[bytes]:
+    """Return what makes the responses of ReceiveMessage and PullMessage: an `Encoder`."""
     system = pb.SystemProperties(queue_id=queue_id, delivery_attempt=delivery_attempt)
-    return system.SerializeToString()
+    return partial(_encode_response, system.SerializeToString())
 
 
-def encode_delivered(
-    view: memoryview,
-    physical_offset: PhysicalOffset,
+def _encode_response(
     run: bytes,
+    view: memoryview,
+    parts: CheckedRecord,
+    stored: Mapping[str, str],
     receipt_handle: str,
-    wanted: MessageFilter,
-) -> Delivered | None:
-    """Return the response that delivers a record, of ReceiveMessage as of PullMessage.
-
-    Args:
-        view: From the record's first byte on; what is behind the record is ignored.
-        physical_offset: Where it lies.
-        run: From `encode_run`.
-        receipt_handle: What the consumer will name this delivery by; empty for none.
-        wanted: Another message is not delivered: None is returned.
-
-    Raises:
-        CorruptRecordError: The bytes are not a whole, intact record.
-    """
-    (
-        _, _, queue_offset, sys_flag, store_ms, topic, body_start, body_end, properties_start, end,
-    ) = check_record(view, 0, physical_offset, verify_crc=True)  # fmt: skip
-    stored = decode_properties(view[properties_start:end].tobytes())
-    if not wanted.accepts(stored):
-        return None
+) -> bytes:
+    """Return the response that delivers a record, with the fields that `run` has encoded."""
+    _, _, queue_offset, sys_flag, store_ms, topic, body_start, body_end, _, _ = parts
     get = stored.get
     header = HEADER_FORMATS[sys_flag & HOST_FLAGS].unpack_from(view)
-    born_ms, born_address, _, _, store_address, store_port = header[8:14]
+    physical_offset, _, born_ms, born_address, _, _, store_address, store_port = header[6:14]
     front, common = _topic(topic), _NORMAL
     if not _PLAIN_KEYS.issuperset(stored):
         front, common = front + _user_properties(stored), _special_properties(stored)
@@ -127,7 +103,7 @@ def encode_delivered(
     if body:
         before_body += _BODY + length(body)
     size = varint(len(before_body) + len(body))
-    return b"".join((_MESSAGE, size, before_body, body)), len(body)
+    return b"".join((_MESSAGE, size, before_body, body))
 
 
 def _encoded_keys(keys: str) -> bytes:

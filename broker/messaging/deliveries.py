@@ -12,27 +12,22 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import NamedTuple, TypeVar, final
 
+from commitbus.broker.core.errors import InvalidReceiptHandleError
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.errors import InvalidReceiptHandleError
 from commitbus.broker.messaging.receipt_handle import ReceiptHandle
-from commitbus.broker.messaging.store_reads import Place, Unreadable, read_places
+from commitbus.broker.messaging.store_reads import (
+    ColdPlacesError,
+    Place,
+    QueuePlace,
+    Unreadable,
+    read_places,
+)
 from commitbus.broker.metadata.progress import InFlight, QueueProgress
 from commitbus.broker.shown import shown
 from commitbus.broker.worker_lines import run_in_worker
 
-_QueuePlace = tuple[int, int]
-"""Queue id and queue offset."""
-Places = Mapping[_QueuePlace, Place | None]
+Places = Mapping[QueuePlace, Place | None]
 _T = TypeVar("_T")
-
-
-@final
-class ColdPlacesError(Exception):
-    """A disk would have to be waited for to know where messages lie."""
-
-    def __init__(self, places: Collection[_QueuePlace]) -> None:
-        self.places = places
-        super().__init__(f"{len(places)} places are not in memory")
 
 
 @final
@@ -136,9 +131,9 @@ async def _once_read(
     context: MessagingContext,
     topic: str,
     work: Callable[[Places], _T],
-    cold: Collection[_QueuePlace],
+    cold: Collection[QueuePlace],
 ) -> _T:
-    known: dict[_QueuePlace, Place | None] = {}
+    known: dict[QueuePlace, Place | None] = {}
     while True:
         known |= await run_in_worker(partial(_read, context, topic, cold))
         try:
@@ -149,13 +144,13 @@ async def _once_read(
 
 
 def _read(
-    context: MessagingContext, topic: str, cold: Collection[_QueuePlace]
-) -> dict[_QueuePlace, Place | None]:
+    context: MessagingContext, topic: str, cold: Collection[QueuePlace]
+) -> dict[QueuePlace, Place | None]:
     """Read places from the disk."""
     by_queue: dict[int, list[int]] = {}
     for queue_id, queue_offset in cold:
         by_queue.setdefault(queue_id, []).append(queue_offset)
-    known: dict[_QueuePlace, Place | None] = {}
+    known: dict[QueuePlace, Place | None] = {}
     for queue_id, offsets in by_queue.items():
         found = read_places(context.store, topic, queue_id, offsets, only_cached=False)
         assert found is not None, "only what is not cached can be missing"

@@ -1,32 +1,34 @@
-"""ReceiveMessage: what a consumer asks for, waiting until there is some, and handing it over."""
+"""ReceiveMessage: the request as a demand, and the batch as responses."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final, final
+from collections.abc import Awaitable
+from typing import Final
 
 import trio
 
-from commitbus.broker.messaging.clients import DISCONNECT_GRACE_S, IDLE_S, Client
+from commitbus.broker.core.errors import TooManyRequestsError
+from commitbus.broker.messaging.allowance import BATCH_MAX
+from commitbus.broker.messaging.batch import Batch
+from commitbus.broker.messaging.clients import Client
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.deadlines import shared_deadline_s
-from commitbus.broker.messaging.errors import TooManyRequestsError
-from commitbus.broker.messaging.fifo import make_batch
+from commitbus.broker.messaging.delivered import response_encoder
+from commitbus.broker.messaging.demand import Demand
 from commitbus.broker.messaging.filters import is_prepared, parse_filter, prepare_filter
 from commitbus.broker.messaging.handover import hand_over
 from commitbus.broker.messaging.message_codec import set_timestamp
+from commitbus.broker.messaging.polled_call import Answers, PolledCall
 from commitbus.broker.messaging.polling_time import polling_ms
-from commitbus.broker.messaging.pop import BATCH_MAX, Batch
+from commitbus.broker.messaging.receiving import Receiving
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
-from commitbus.broker.messaging.undelivered import Demand
 from commitbus.broker.messaging.validate import (
     attempt_id,
     group_name,
     invisible_ms,
     topic_name,
 )
-from commitbus.broker.metadata.fifo_lock import names_attempt, receiver_id
-from commitbus.broker.metadata.topics import TopicConfig
+from commitbus.broker.metadata.fifo_lock import receiver_id
 from commitbus.broker.rpc.call import LANGUAGE_HEADER, Call, Send
 from commitbus.broker.rpc.method import Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -65,17 +67,15 @@ def _receive(
         demand = _demand(context, request, client, call)
         if context.metadata.topic(demand.topic) is None or not context.metadata.group(demand.group):
             return _receive_anew(context, request, call, send)
-        topic = context.readable_topic(demand.topic)
+        context.readable_topic(demand.topic)
         context.consuming_group(demand.group)
         if demand.batch_size == 0:
             return _answer_nothing(context, client, until_s, send)
-        polling = Polling(context, demand, client, until_s, call=call, send=send)
+        poll = Receiving(context, demand, response_encoder, until_s)
     except REFUSALS as error:
         return _refuse(context, send, error)
-    if _may_find(context, demand, topic) or names_attempt(demand.client_id):
-        return polling.resume()
-    make_batch(context, demand).note_next_expiry()
-    return polling
+    polled = PolledCall(context, client, poll, _ANSWERS, call=call, send=send)
+    return polled.resume() if poll.may_find() else polled
 
 
 async def _receive_prepared(
@@ -122,118 +122,19 @@ async def _answer_nothing(
     await _finish(context, send, _NOTHING_NEW)
 
 
-def _may_find(context: MessagingContext, demand: Demand, topic: TopicConfig) -> bool:
-    """Return whether a look may find something; for a call that would only park it spares a task.
+async def _answer(answered: PolledCall, batch: Batch[bytes]) -> None:
+    """Send a batch.
 
-    A group that has not received from the topic yet begins to do so with a look.
+    Raises:
+        RpcError: the client reads it too slowly.
     """
-    now_ms = context.clock.now_ms()
-    for queue_id in range(topic.read_queue_nums):
-        progress = context.progress.get(demand.group, demand.topic, queue_id)
-        if progress is None or progress.may_have_expired(now_ms):
-            return True
-        if progress.next_offset < context.store.max_offset(demand.topic, queue_id):
-            return True
-    return False
-
-
-@final
-class Polling(Parked):
-    """A receive call in line: it looks for messages, or is parked until there may be some.
-
-    Ten thousand may be parked. So what a look needs, and no other, is made anew for each.
-    """
-
-    __slots__ = ("_call", "_client", "_context", "_demand", "_receiver", "_send", "_until_s")
-
-    def __init__(
-        self,
-        context: MessagingContext,
-        demand: Demand,
-        client: Client,
-        until_s: float,
-        *,
-        call: Call,
-        send: Send,
-    ) -> None:
-        """Join the line.
-
-        Raises:
-            TooManyRequestsError: it is full.
-        """
-        self._context, self._demand, self._client = context, demand, client
-        self._until_s, self._call, self._send = until_s, call, send
-        self._receiver = context.polls.join(demand.group, demand.topic, demand.batch_size)
-        context.clients.stream_began(client)
-
-    def when_woken(self, go_on: Callable[[], None]) -> None:
-        """Wait in line."""
-        self._receiver.park(self._until_s, go_on)
-
-    def abandon(self) -> None:
-        """Leave the line."""
-        self._receiver.leave()
-        self._context.clients.stream_ended(self._client, DISCONNECT_GRACE_S)
-
-    async def resume(self) -> Parked | None:
-        """Look for messages, and answer with what there is unless it is worth waiting."""
-        batch, parks, idle_after_s = make_batch(self._context, self._demand), False, IDLE_S
-        try:
-            try:
-                parks = await self._shall_wait(batch)
-                if not parks:
-                    await self._answer(batch)
-            except BaseException:
-                batch.release()
-                raise
-            finally:
-                batch.finish()
-        except REFUSALS as error:
-            await _refuse(self._context, self._send, error)
-        except trio.Cancelled:
-            idle_after_s = DISCONNECT_GRACE_S
-            raise
-        finally:
-            if not parks:
-                self._context.clients.stream_ended(self._client, idle_after_s)
-        return self if parks else None
-
-    async def _shall_wait(self, batch: Batch) -> bool:
-        """Fill a batch; leave the line unless it stays empty and there is time left."""
-        receiver, waits = self._receiver, False
-        try:
-            # Whoever gave the call up before its turn came gets nothing taken, read and given back.
-            await trio.lowlevel.checkpoint_if_cancelled()
-            is_in_time = trio.current_time() < self._until_s
-            if is_in_time or receiver.woken:
-                receiver.begin_look()
-                await batch.fill(self._until_s)
-            waits = is_in_time and not batch.messages
-            if waits or not receiver.is_alone:
-                batch.note_next_expiry()
-            if waits and batch.has_more:
-                # All that was taken had to be dropped, and nobody else is told of the rest.
-                receiver.wake()
-        finally:
-            if not waits:
-                receiver.leave()
-                if batch.has_more:
-                    self._context.polls.wake(self._demand.group, self._demand.topic)
-        return waits
-
-    async def _answer(self, batch: Batch) -> None:
-        """Send a batch.
-
-        Raises:
-            RpcError: the client reads it too slowly.
-        """
-        if not batch.messages:
-            await _finish(self._context, self._send, _nothing_new(batch.limit_met()))
-            return
-        last = _delivery_timestamp(self._context)
-        await hand_over(self._send, _OK, batch.messages, last)
-        # What was sent may still wait for the client to read it.
-        self._call.when_unfinished = batch.when_unfinished()
+    context, send = answered.context, answered.send
+    if not batch.messages:
+        await _finish(context, send, _nothing_new(batch.limit_met()))
+        return
+    await hand_over(send, _OK, batch.messages, _delivery_timestamp(context))
+    # What was sent may still wait for the client to read it.
+    answered.call.when_unfinished = batch.when_unfinished()
 
 
 def _nothing_new(limit_met: str) -> pb.ReceiveMessageResponse:
@@ -273,6 +174,13 @@ def _demand(
         connection=call.peer,
         one_of_unit=call.metadata.get(LANGUAGE_HEADER) in GO_ON_AFTER_FAILURE,
     )
+
+
+async def _refuse_polled(answered: PolledCall, error: Exception) -> None:
+    await _refuse(answered.context, answered.send, error)
+
+
+_ANSWERS: Final = Answers(_answer, _refuse_polled)
 
 
 async def _refuse(context: MessagingContext, send: Send, error: Exception) -> None:

@@ -9,7 +9,7 @@ one must not spoil the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeVar, final
@@ -53,8 +53,22 @@ class Unreadable(NamedTuple):
 
 Place = FetchedUnit | Unreadable
 """Where a message of a queue lies."""
+QueuePlace = tuple[int, int]
+"""Queue id and queue offset."""
 NotRead = OffsetOutOfRangeError | ReadFailedError
 """Why a record is not there: retention has deleted it, or the disk does not give it back."""
+
+
+@final
+class ColdPlacesError(Exception):
+    """A disk would have to be waited for to know where messages lie.
+
+    Raised by decisions, which are made again once the places were read.
+    """
+
+    def __init__(self, places: Collection[QueuePlace]) -> None:
+        self.places = places
+        super().__init__(f"{len(places)} places are not in memory")
 
 
 async def read_or_wait(

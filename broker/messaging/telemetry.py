@@ -15,6 +15,7 @@ from commitbus.broker.core.errors import (
     UnrecognizedClientError,
 )
 from commitbus.broker.messaging import renewals
+from commitbus.broker.messaging.allowance import BATCH_MAX
 from commitbus.broker.messaging.clients import (
     DISCONNECT_GRACE_S,
     HOSTNAME_LENGTH_MAX,
@@ -26,7 +27,6 @@ from commitbus.broker.messaging.clients import (
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.filters import parse_filter, prepare_filter
 from commitbus.broker.messaging.polling_time import POLLING_MS_MAX
-from commitbus.broker.messaging.pop import BATCH_MAX
 from commitbus.broker.messaging.status import REFUSALS, ok, status_of
 from commitbus.broker.messaging.validate import group_name, known_topic_name
 from commitbus.broker.metadata.groups import (

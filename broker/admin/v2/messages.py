@@ -18,7 +18,8 @@ from commitbus.broker.core.errors import (
 )
 from commitbus.broker.core.sending import new_message_id, send
 from commitbus.broker.filters.tag_filter import EVERYTHING
-from commitbus.broker.messaging.delivered import encode_delivered, encode_run
+from commitbus.broker.messaging.delivered import response_encoder
+from commitbus.broker.messaging.encoder import encode_message
 from commitbus.broker.messaging.message_codec import timestamp_ms
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.messaging.validate import new_message
@@ -233,10 +234,10 @@ def _message(
 ) -> pb.Message:
     """Return a stored message as a consumer would get it, but for the receipt handle."""
     record = memoryview(store.read_bytes(physical_offset, size_bytes))
-    run = encode_run(queue_id, None)
-    delivered = encode_delivered(record, physical_offset, run, "", EVERYTHING)
-    assert delivered is not None, "everything is wanted"
-    return pb.ReceiveMessageResponse.FromString(delivered[0]).message
+    encode = response_encoder(queue_id, None)
+    encoded = encode_message(encode, record, physical_offset, "", EVERYTHING)
+    assert encoded is not None, "everything is wanted"
+    return pb.ReceiveMessageResponse.FromString(encoded[0]).message
 
 
 async def admin_send_message(

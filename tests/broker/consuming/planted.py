@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple, final
 
 import pytest
 
-from commitbus.broker.messaging import fifo, pop
+from commitbus.broker.messaging import locked_queue, taken, unordered
 from commitbus.broker.messaging.long_polling import LongPolling
-from commitbus.broker.messaging.pop import Batch
+from commitbus.broker.messaging.taken import Taken
 from commitbus.broker.messaging.turns import Turns
 from commitbus.broker.metadata.fifo_lock import LockUnits
 from commitbus.broker.metadata.progress import InFlight, Lease, QueueProgress
@@ -139,14 +139,14 @@ def _room_wakes_nobody(patch: pytest.MonkeyPatch) -> None:
 
 @_bug("a message is delivered once more than its group says")
 def _one_attempt_more(patch: pytest.MonkeyPatch) -> None:
-    original = pop.is_exhausted
-    for module in (pop, fifo):
+    original = taken.is_exhausted
+    for module in (unordered, locked_queue):
         patch.setattr(module, "is_exhausted", lambda group, attempt: original(group, attempt - 1))
 
 
 @_bug("a dead letter stays in flight, and is one again")
 def _buried_twice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Batch, "_drop", lambda *_: None)
+    patch.setattr(Taken, "drop", lambda *_: None)
 
 
 @_bug("a handle of before passes for the one of the delivery after it")
@@ -208,7 +208,7 @@ def _unread_is_an_attempt(patch: pytest.MonkeyPatch) -> None:
     original = ProgressTable.change_invisible
 
     def change(self: ProgressTable, *args: Any, suspend: bool, **more: Any) -> None:
-        by_release = sys._getframe(1).f_code.co_name == "_make_visible"
+        by_release = sys._getframe(1).f_code.co_name == "make_visible"
         original(self, *args, suspend=suspend and not by_release, **more)
 
     patch.setattr(ProgressTable, "change_invisible", change)

@@ -147,7 +147,7 @@ async def too_many_receivers(stage: Stage) -> Any:
 @cell(RECEIVE, pb.TOO_MANY_REQUESTS)
 async def too_much_progress(stage: Stage) -> Any:
     """The broker keeps track of too many queues of groups."""
-    stage.patch.setattr("commitbus.broker.messaging.pop.PROGRESS_MAX", 0)
+    stage.patch.setattr("commitbus.broker.messaging.taken.PROGRESS_MAX", 0)
     return await good_request(stage, RECEIVE)
 
 

@@ -169,7 +169,7 @@ def test_what_is_settled_while_a_disk_is_waited_for_stays_settled(
         received = await bus.receive(polling_s=5)
         assert (received.bodies, progress.in_flight_count) == ([b"1"], 1)
 
-    monkeypatch.setattr("commitbus.broker.messaging.pop.read_places", read_and_look_up)
+    monkeypatch.setattr("commitbus.broker.messaging.unordered.read_places", read_and_look_up)
     make_all_reads_cold(monkeypatch)
     run(scenario)
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from commitbus.broker.core.outgoing import TIMESTAMP_MS_MAX, message_id
 from commitbus.broker.core.properties import HIDDEN_KEYS
 from commitbus.broker.filters.tag_filter import EVERYTHING, TagFilter
-from commitbus.broker.messaging.delivered import encode_delivered, encode_run
+from commitbus.broker.messaging.delivered import response_encoder
+from commitbus.broker.messaging.encoder import encode_message
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.errors import CorruptRecordError
 from commitbus.commitlog.record_format import decode_record, encode_properties, encode_record
@@ -52,12 +53,9 @@ def delivered(
 ) -> pb.Message | None:
     """Return what a client makes of the response, and check that it is all of it."""
     queue_id = decode_record(memoryview(data), PhysicalOffset(physical_offset)).queue_id
-    found = encode_delivered(
-        memoryview(data),
-        PhysicalOffset(physical_offset),
-        encode_run(queue_id, attempt),
-        handle,
-        EVERYTHING,
+    encode = response_encoder(queue_id, attempt)
+    found = encode_message(
+        encode, memoryview(data), PhysicalOffset(physical_offset), handle, EVERYTHING
     )
     assert found is not None
     response = pb.ReceiveMessageResponse.FromString(found[0])
@@ -175,18 +173,20 @@ def test_messages_that_rocketmq_stored_are_delivered(rocketmq_store: Any) -> Non
 
 def test_a_message_with_another_tag_is_not_delivered(record_data: bytes) -> None:
     """A hash that tags share has let it through."""
-    run = encode_run(0, 1)
+    encode = response_encoder(0, 1)
     wanted, other = (TagFilter(frozenset({tag})) for tag in ("t", "u"))
     view = memoryview(record_data)
-    assert encode_delivered(view, PhysicalOffset(0), run, "h", wanted) is not None
-    assert encode_delivered(view, PhysicalOffset(0), run, "h", other) is None
+    assert encode_message(encode, view, PhysicalOffset(0), "h", wanted) is not None
+    assert encode_message(encode, view, PhysicalOffset(0), "h", other) is None
 
 
 def test_a_damaged_record_is_not_delivered(record_data: bytes) -> None:
     """Neither its body nor its lengths are believed."""
     damaged = record_data.replace(b"body", b"bxdy")
     with pytest.raises(CorruptRecordError):
-        encode_delivered(memoryview(damaged), PhysicalOffset(0), encode_run(0, 1), "h", EVERYTHING)
+        encode_message(
+            response_encoder(0, 1), memoryview(damaged), PhysicalOffset(0), "h", EVERYTHING
+        )
 
 
 @pytest.fixture

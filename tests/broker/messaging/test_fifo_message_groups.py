@@ -12,7 +12,7 @@ import trio.testing
 
 from commitbus.broker.backlog import backlogs
 from commitbus.broker.core.validation import MESSAGES_MAX
-from commitbus.broker.messaging import fifo
+from commitbus.broker.messaging import locked_queue
 from commitbus.broker.metadata.groups import FIFO_LOCK_UNIT_ATTRIBUTE, LockUnit
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from tests.work import lines_executed
@@ -268,7 +268,7 @@ def test_locks_and_what_is_held_back_survive_a_restart(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message groups are read again, on another thread if they are many."""
-    monkeypatch.setattr(fifo, "READ_AT_ONCE_MAX", 1)
+    monkeypatch.setattr(locked_queue, "READ_AT_ONCE_MAX", 1)
     stuck: list[str] = []
 
     async def before(bus: Any) -> None:

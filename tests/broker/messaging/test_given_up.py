@@ -45,7 +45,7 @@ def test_a_pull_that_was_given_up_reads_nothing(run: Run, monkeypatch: pytest.Mo
             looks.append(arguments)
             return Scan(*arguments)
 
-        monkeypatch.setattr("commitbus.broker.messaging.pull.Scan", noted)
+        monkeypatch.setattr("commitbus.broker.messaging.pulling.Scan", noted)
         with trio.CancelScope() as scope:
             scope.cancel()
             await pull(bus)

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from commitbus.broker.messaging import pull as pull_module
-from commitbus.broker.messaging import store_reads, taken
+from commitbus.broker.messaging import encoder, store_reads
 from tests.broker.messaging.bus import noted_threads
 from tests.broker.messaging.pulls import pull
 
@@ -25,15 +24,16 @@ def test_a_large_batch_is_encoded_on_another_thread(
 ) -> None:
     """32 messages of 1 MiB kept the trio thread for 70 ms; small ones are not worth a thread."""
     monkeypatch.setattr(store_reads, "AT_ONCE_BYTES_MAX", 100_000)
-    receiving = noted_threads(monkeypatch, taken, "encode_delivered")
-    pulling = noted_threads(monkeypatch, pull_module, "encode_delivered")
+    noted, receiving = noted_threads(monkeypatch, encoder, "encode_message"), set[int]()
 
     async def scenario(bus: Any) -> None:
         await bus.send(*bodies)
         assert (await bus.receive()).bodies == bodies
+        receiving.update(noted)
+        noted.clear()
         assert (await pull(bus)).bodies == bodies
 
     run(scenario)
-    for threads in (receiving, pulling):
+    for threads in (receiving, noted):
         assert len(threads) == 1
         assert (get_ident() in threads) is (bodies is SMALL)

@@ -13,8 +13,7 @@ import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commitbus.broker.messaging import delivering, queue_watch, scan
-from commitbus.broker.messaging import pull as pull_module
+from commitbus.broker.messaging import allowance, delivering, queue_watch, scan
 from commitbus.broker.messaging.filters import prepare_filter
 from commitbus.broker.rpc.call import Response, RpcError, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -281,7 +280,7 @@ def test_not_everybody_may_wait(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_an_answer_has_a_bounded_number_of_bytes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends before the message that would be too much; one always fits."""
-    monkeypatch.setattr(pull_module, "BATCH_BYTES_MAX", 3000)
+    monkeypatch.setattr(allowance, "BATCH_BYTES_MAX", 3000)
 
     async def scenario(bus: Any) -> None:
         sizes = [1000, 1000, 1000, 9000]

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from commitbus.broker.messaging import pop, renewals
+from commitbus.broker.messaging import allowance, renewals
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rpc.call import Response
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -218,7 +218,7 @@ def test_an_answer_never_holds_more_than_its_share_of_memory(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends before the message that would be too much; one always fits."""
-    monkeypatch.setattr(pop, "BATCH_BYTES_MAX", 3000)
+    monkeypatch.setattr(allowance, "BATCH_BYTES_MAX", 3000)
 
     async def scenario(bus: Any) -> None:
         await bus.send(*[bytes([number]) * 1000 for number in range(3)], bytes([3]) * 9000)

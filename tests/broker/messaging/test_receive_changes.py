@@ -131,7 +131,7 @@ def test_clients_cannot_create_groups_and_topics_without_end(
 
 def test_progress_does_not_grow_without_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """One queue of one group more than the limit is refused; the others go on."""
-    monkeypatch.setattr("commitbus.broker.messaging.pop.PROGRESS_MAX", 1)
+    monkeypatch.setattr("commitbus.broker.messaging.taken.PROGRESS_MAX", 1)
 
     async def scenario(bus: Any) -> None:
         await bus.send(b"a")
