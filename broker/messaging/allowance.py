@@ -21,20 +21,17 @@ class Allowance:
     """What one answer holds, out of its recipient's share of the bytes of all answers."""
 
     __slots__ = (
-        *("_batch_size", "_count", "_delivering", "_is_used_up"),
-        *("_lacks_share", "_size_bytes", "_to"),
+        *("_batch_size", "_count", "_delivering"),
+        *("_lacks_share", "_size_bytes", "_to", "room"),
     )
 
     def __init__(self, delivering: Delivering, to: Recipient, batch_size: int) -> None:
         self._delivering, self._to, self._batch_size = delivering, to, batch_size
-        self._count = self._size_bytes = 0
-        # Whether a message did not fit, and whether that was for lack of a share.
-        self._is_used_up = self._lacks_share = False
-
-    @property
-    def room(self) -> int:
+        self.room = batch_size
         """How many messages more it may hold."""
-        return 0 if self._is_used_up else self._batch_size - self._count
+        self._count = self._size_bytes = 0
+        # Whether a message did not fit because the recipient's share is used up.
+        self._lacks_share = False
 
     def check_before(self) -> None:
         """Check that the recipient's share has room for any message at all.
@@ -69,7 +66,7 @@ class Allowance:
                 is_first = not self._size_bytes and not count
                 if is_first and (size_bytes <= share or delivering.may_take_one(self._to)):
                     return places[:1]
-                self._is_used_up, self._lacks_share = True, is_first or share < in_answer
+                self.room, self._lacks_share = 0, is_first or share < in_answer
                 return places[:count]
         return places
 
@@ -79,6 +76,8 @@ class Allowance:
             return
         size_bytes = sum([place.size_bytes for place in places])
         self._count += len(places)
+        # Where a message did not fit, nothing more does.
+        self.room = max(self.room - len(places), 0)
         self._size_bytes += size_bytes
         self._delivering.take(self._to, size_bytes)
 
@@ -86,5 +85,5 @@ class Allowance:
         """Hold nothing any more: the messages were handed over, released or dropped."""
         if self._size_bytes:
             self._delivering.give_back(self._to, self._size_bytes)
-        self._count = self._size_bytes = 0
-        self._is_used_up = self._lacks_share = False
+        self.room, self._count, self._size_bytes = self._batch_size, 0, 0
+        self._lacks_share = False

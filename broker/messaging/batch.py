@@ -81,6 +81,8 @@ class Batch(Generic[M]):
     A context manager: it releases the messages when its block raises, and forgets them at the end.
     """
 
+    __slots__ = ("_context", "_demand", "_encoder", "_order", "_taken", "messages")
+
     def __init__(self, context: MessagingContext, demand: Demand, encoder: Encoder[M]) -> None:
         group = context.metadata.group(demand.group)
         is_fifo = group is not None and group.consume_message_orderly
@@ -125,7 +127,7 @@ class Batch(Generic[M]):
         taken.allowance.check_before()
         await self._order.take(topic.read_queue_nums, group, until_s)
         taken.allowance.check_after()
-        taken.has_more = taken.has_more or taken.room == 0
+        taken.has_more = taken.has_more or taken.allowance.room == 0
         if taken.runs:
             await self._read()
 
@@ -158,7 +160,7 @@ class Batch(Generic[M]):
             return None
         records = read_records(self._context.store, places, only_cached=only_cached)
         broker_name, is_fifo = self._context.config.broker_name, self._taken.is_fifo
-        found = list[tuple[Run, list[Outcome[M]]]]()
+        found: list[tuple[Run, list[Outcome[M]]]] = []
         for run in runs:
             handle = run_text(
                 run.pop_time_ms, demand.invisible_ms, broker_name, run.queue_id, fifo=is_fifo

@@ -32,6 +32,8 @@ _log: Final = logging.getLogger(__name__)
 class Fifo:
     """Takes messages in the order of their lock units: an `Order`."""
 
+    __slots__ = ("_held_up", "_new", "_retries_begin", "_taken", "_unit_of")
+
     def __init__(self, taken: Taken) -> None:
         self._taken, self._new = taken, NewMessages(taken)
         self._unit_of: dict[tuple[int, int], UnitName] = {}
@@ -55,7 +57,7 @@ class Fifo:
                 if progress is not None:
                     await self._locked(queue_id, progress, group).repeat()
             taken.has_more = bool(taken.runs)
-        if taken.room and not taken.has_more:
+        if taken.allowance.room and not taken.has_more:
             await self._new.take_from(turns.queues_for_new(queue_count), self._step, until_s)
 
     def _locked(self, queue_id: int, progress: QueueProgress, group: GroupConfig) -> LockedQueue:
@@ -81,9 +83,7 @@ class Fifo:
         if not progress.in_flight.keys() <= offsets or (offsets and one_of_unit):
             # What is out comes before everything new.
             return False
-        return await self._new.take(
-            queue.queue_id, min(1, taken.room) if one_of_unit else taken.room
-        )
+        return await self._new.take(queue.queue_id, 1 if one_of_unit else BATCH_MAX)
 
     # Its message groups are the lock units
 
@@ -102,7 +102,7 @@ class Fifo:
         if not await queue.take_free(retries=False):
             return False
         may_be_more = await self._step_over(queue)
-        if retries_begin or not self._taken.room or not queue.is_current:
+        if retries_begin or not self._taken.allowance.room or not queue.is_current:
             return may_be_more
         has_room = await queue.take_free(retries=True)
         return may_be_more and has_room

@@ -88,7 +88,7 @@ class LockedQueue:
         for _ in range(BATCH_MAX):
             exhausted = await self._decide(partial(self._take, retries=retries))
             if exhausted is None:
-                return self._taken.room > 0
+                return self._taken.allowance.room > 0
             await bury(self._taken, exhausted)
             if not self.is_current:
                 return False
@@ -119,7 +119,7 @@ class LockedQueue:
             place = self._place(found[index : index + BATCH_MAX], known)
             if place is None:
                 taken.context.progress.acknowledge(progress, entry.offset)
-            elif taken.room and taken.allowance.fitting((place,)):
+            elif taken.allowance.room and taken.allowance.fitting((place,)):
                 name = units.name_of(entry.offset)
                 self._add(
                     name, taken.redeliver(self.queue_id, progress, place, now_ms, counts=False)
@@ -135,7 +135,7 @@ class LockedQueue:
         # Units of which nothing more is wanted in this batch.
         ended = set(in_batch) if one_of_unit else set[UnitName]()
         while free := units.free(
-            now_ms, taken.offsets_of(progress), ended, taken.room + 1, retries=retries
+            now_ms, taken.offsets_of(progress), ended, taken.allowance.room + 1, retries=retries
         ):
             for index, entry in enumerate(free):
                 name = units.name_of(entry.offset)
@@ -146,7 +146,7 @@ class LockedQueue:
                     # Retention has deleted it: there is nothing left to deliver.
                     taken.context.progress.acknowledge(progress, entry.offset)
                 elif not is_exhausted(self._group, progress.next_attempt(entry.offset)):
-                    if not taken.room or not taken.allowance.fitting((place,)):
+                    if not taken.allowance.room or not taken.allowance.fitting((place,)):
                         return None
                     self._add(name, taken.redeliver(self.queue_id, progress, place, now_ms))
                     in_batch.add(name)

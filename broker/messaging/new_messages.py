@@ -7,6 +7,7 @@ from typing import final
 
 import trio
 
+from commitbus.broker.messaging.allowance import BATCH_MAX
 from commitbus.broker.messaging.scan import Found, Scan
 from commitbus.broker.messaging.taken import Taken
 from commitbus.broker.metadata.progress import QueueProgress
@@ -21,6 +22,8 @@ more."""
 class NewMessages:
     """Searches the queues for one receive call, and takes what it finds."""
 
+    __slots__ = ("_taken",)
+
     def __init__(self, taken: Taken) -> None:
         self._taken = taken
 
@@ -34,7 +37,7 @@ class NewMessages:
         """
         taken, scanning = self._taken, self._taken.context.scanning
         for queue_id in queues:
-            if not taken.room or taken.has_more:
+            if not taken.allowance.room or taken.has_more:
                 break
             key = taken.key(queue_id)
             if key not in scanning:
@@ -59,10 +62,10 @@ class NewMessages:
             await trio.lowlevel.checkpoint()
             taken.check()
 
-    async def take(self, queue_id: int, count_max: int) -> bool:
-        """Take up to `count_max` messages in one step; return whether another may find more."""
+    async def take(self, queue_id: int, count_max: int = BATCH_MAX) -> bool:
+        """Take up to `count_max` messages: a `Step`."""
         taken, progress = self._taken, self._taken.progress(queue_id)
-        start = progress.next_offset
+        start, count_max = progress.next_offset, min(count_max, taken.allowance.room)
         room = taken.context.progress.in_flight_max - progress.in_flight_count
         found = await self.find(queue_id, progress, count_max, in_flight_room=room)
         if found is None:
@@ -73,7 +76,7 @@ class NewMessages:
         is_cut = len(places) < len(found.places)
         next_offset = found.places[len(places)].queue_offset if is_cut else found.next_offset
         taken.deliver(queue_id, progress, places, next_offset=next_offset)
-        return taken.room > 0 and self.may_be_in(queue_id, progress)
+        return taken.allowance.room > 0 and self.may_be_in(queue_id, progress)
 
     async def find(
         self, queue_id: int, progress: QueueProgress, count_max: int, *, in_flight_room: int

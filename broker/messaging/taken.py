@@ -41,6 +41,8 @@ class Run(NamedTuple):
 class Taken:
     """The messages that one receive call has put in flight."""
 
+    __slots__ = ("allowance", "context", "demand", "has_more", "is_fifo", "runs")
+
     def __init__(self, context: MessagingContext, demand: Demand, *, is_fifo: bool) -> None:
         self.context, self.demand, self.is_fifo = context, demand, is_fifo
         self.runs: list[Run] = []
@@ -48,13 +50,6 @@ class Taken:
         """Whether taking stopped at a limit, so that there may be more."""
         to = Recipient(demand.group, client_of(demand.client_id), demand.connection)
         self.allowance = Allowance(context.delivering, to, demand.batch_size)
-
-    # The room for messages
-
-    @property
-    def room(self) -> int:
-        """How many messages more may be taken."""
-        return self.allowance.room
 
     def add(self, run: Run) -> None:
         """Make a run part of the batch."""
@@ -96,13 +91,14 @@ class Taken:
         Raises:
             RequestError: topic or group are gone, or there is no room for one more.
         """
-        table, progress = self.context.progress, self.get(queue_id)
+        demand, table = self.demand, self.context.progress
+        progress = table.get(demand.group, demand.topic, queue_id)
         if progress is None:
             # A topic or group that was deleted a moment ago must not leave progress behind.
             self.check()
             if len(table) >= PROGRESS_MAX:
                 raise TooManyRequestsError(f"{len(table)} queues of groups are kept track of")
-            first = beginning_of(self.context.store, self.demand.topic, queue_id)
+            first = beginning_of(self.context.store, demand.topic, queue_id)
             progress = table.create(*self.key(queue_id), first)
         return progress
 

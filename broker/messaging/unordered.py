@@ -18,6 +18,8 @@ from commitbus.commitlog.errors import StoreError
 class Unordered:
     """Takes messages in any order: an `Order`."""
 
+    __slots__ = ("_new", "_taken")
+
     def __init__(self, taken: Taken) -> None:
         self._taken, self._new = taken, NewMessages(taken)
 
@@ -31,24 +33,22 @@ class Unordered:
         )
         if retries_begin:
             await self._take_retries(turns.queues_for_retries(queue_count), group)
-        if taken.room:
+        if taken.allowance.room:
             # Where retries wait, nothing new is searched for beyond the least: a filter may let
             # nothing pass for a long time.
             search_until_s = until_s if retries_begin or not has_retries else 0.0
             await self._new.take_from(
-                turns.queues_for_new(queue_count), self._take_new, search_until_s
+                turns.queues_for_new(queue_count), self._new.take, search_until_s
             )
-        if has_retries and not retries_begin and taken.room:
+        if has_retries and not retries_begin and taken.allowance.room:
             await self._take_retries(turns.queues_for_retries(queue_count), group)
-
-    async def _take_new(self, queue_id: int) -> bool:
-        return await self._new.take(queue_id, self._taken.room)
 
     def _has_retries(self, queue_count: int) -> bool:
         """Return whether anything is visible again; begins the group's progress in each queue."""
-        now_ms, found = self._taken.context.clock.now_ms(), False
+        context, demand, found = self._taken.context, self._taken.demand, False
+        now_ms, get = context.clock.now_ms(), context.progress.get
         for queue_id in range(queue_count):
-            progress = self._taken.progress(queue_id)
+            progress = get(demand.group, demand.topic, queue_id) or self._taken.progress(queue_id)
             # The first is much quicker, the second right.
             if progress.may_have_expired(now_ms) and not found:
                 next_ms = progress.next_expiry_ms
@@ -64,14 +64,14 @@ class Unordered:
         now_ms = self._taken.context.clock.now_ms()
         for queue_id in queues:
             progress = self._taken.progress(queue_id)
-            if progress.may_have_expired(now_ms) and self._taken.room:
+            if progress.may_have_expired(now_ms) and self._taken.allowance.room:
                 await self._take_expired(queue_id, progress, group)
 
     async def _take_expired(
         self, queue_id: int, progress: QueueProgress, group: GroupConfig
     ) -> None:
         taken, context = self._taken, self._taken.context
-        entries = progress.expired(context.clock.now_ms(), taken.room)
+        entries = progress.expired(context.clock.now_ms(), taken.allowance.room)
         offsets = [entry.offset for entry in entries]
         places = await read_or_wait(
             read_places, context.store, taken.demand.topic, queue_id, offsets
