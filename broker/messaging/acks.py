@@ -1,27 +1,23 @@
-"""AckMessage and ChangeInvisibleDuration: what becomes of a delivered message."""
+"""AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 import trio
 
-from commitbus.broker.core.errors import BadRequestError, InvalidReceiptHandleError
+from commitbus.broker.core.errors import BadRequestError
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.deliveries import Places, find_delivery, with_places
-from commitbus.broker.messaging.receipt_handle import ReceiptHandle
+from commitbus.broker.messaging.dead_letters import forward
+from commitbus.broker.messaging.deliveries import Places, with_places
+from commitbus.broker.messaging.settling import acknowledge, change_invisible
 from commitbus.broker.messaging.status import ok, overall, status_of
-from commitbus.broker.messaging.store_reads import ColdPlacesError
 from commitbus.broker.messaging.validate import group_name, invisible_ms, topic_name
-from commitbus.broker.metadata.fifo_lock import lock_units
-from commitbus.broker.metadata.groups import LockUnit
-from commitbus.broker.metadata.progress import QueueProgress
 from commitbus.broker.rpc.call import Call, Response
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.rpc.proto.wire_format import delimited, key_of
-from commitbus.commitlog.errors import ReadFailedError
 
 ENTRIES_MAX: Final = 1024
 """Entries of one request; a receive hands out 32."""
@@ -34,8 +30,8 @@ _ENTRIES: Final = key_of(pb.AckMessageResponse, "entries")
 _MESSAGE_ID: Final = key_of(pb.AckMessageResultEntry, "message_id")
 _RECEIPT_HANDLE: Final = key_of(pb.AckMessageResultEntry, "receipt_handle")
 
-_Result = tuple[str, str, pb.Status | None]
-"""The message id and the receipt handle of an entry, as they came, and why it failed if it did."""
+_Entry = tuple[str, str]
+"""The message id and the receipt handle of an entry, as they came."""
 
 
 def ack_message(
@@ -89,71 +85,23 @@ def _acknowledge(
     entries: Sequence[pb.AckMessageEntry],
     places: Places,
 ) -> _Acknowledged:
-    results: list[_Result] = []
-    in_flight: dict[QueueProgress, list[int]] = {}
-    cold: set[tuple[int, int]] = set()
-    for entry in entries:
-        text, refusal = entry.receipt_handle, None
-        try:
-            handle, progress, state = find_delivery(context, group, topic, text, places)
-        except (InvalidReceiptHandleError, ReadFailedError) as error:
-            refusal = status_of(error)
-        except ColdPlacesError as error:
-            cold.update(error.places)
-        else:
-            if state is not None:
-                in_flight.setdefault(progress, []).append(handle.queue_offset)
-        results.append((entry.message_id, text, refusal))
-    if cold:
-        raise ColdPlacesError(cold)
-    for progress, offsets in in_flight.items():
-        count = settle(context, group, topic, progress, offsets)
-        context.counters.count_acknowledged(group, topic, count)
-    refusals = [status for _, _, status in results if status is not None]
-    return _Acknowledged(_encoded(results), refusals, len(refusals) < len(results))
+    sent = [(entry.message_id, entry.receipt_handle) for entry in entries]
+    errors = acknowledge(context, group, topic, [text for _, text in sent], places)
+    refusals = {index: status_of(error) for index, error in errors.items()}
+    encoded = _encoded(sent, refusals)
+    return _Acknowledged(encoded, list(refusals.values()), len(refusals) < len(sent))
 
 
-def settle(
-    context: MessagingContext,
-    group: str,
-    topic: str,
-    progress: QueueProgress,
-    offsets: Sequence[int],
-) -> int:
-    """Take messages out of flight for good; return how many were in flight.
-
-    Wakes a receiver if it may have waited for that: no arrival may come to do so.
-    """
-    was_full = progress.in_flight_count >= context.progress.in_flight_max
-    count = context.progress.acknowledge(progress, *offsets)
-    config = context.metadata.group(group)
-    if was_full:
-        context.polls.wake(group, topic)
-    elif config is not None and config.consume_message_orderly:
-        # Where message groups are locked, the next of this one may be free whatever else is out.
-        free_at_ms = (
-            lock_units(progress, LockUnit.QUEUE).next_free_ms(context.clock.now_ms())
-            if config.lock_unit is LockUnit.QUEUE
-            else None
-        )
-        if free_at_ms is None:
-            context.polls.wake(group, topic)
-        else:
-            # If the wall clock was set back, that may be before the time that those noted who wait.
-            context.polls.note_expiry(group, topic, free_at_ms)
-    return count
-
-
-def _encoded(results: Sequence[_Result]) -> bytes:
+def _encoded(sent: Sequence[_Entry], refusals: Mapping[int, pb.Status]) -> bytes:
     """Return entries; by hand, because to make their objects would take as long as the rest."""
     return b"".join(
         delimited(
             _ENTRIES,
             delimited(_MESSAGE_ID, message_id.encode())
             + delimited(_RECEIPT_HANDLE, text.encode())
-            + (_ENTRY_OK if refusal is None else _entry_status(refusal)),
+            + (_entry_status(refusals[index]) if index in refusals else _ENTRY_OK),
         )
-        for message_id, text, refusal in results
+        for index, (message_id, text) in enumerate(sent)
     )
 
 
@@ -183,42 +131,27 @@ def change_invisible_duration(
     group, topic = group_name(request.group), topic_name(request.topic)
     # 0 is how a consumer gives a message back at once.
     duration_ms = invisible_ms(request.invisible_duration, minimum_ms=0)
-    change = partial(_change_invisible_duration, context, request, group, topic)
-    return with_places(context, topic, partial(change, duration_ms=duration_ms))
+
+    def change(places: Places) -> pb.ChangeInvisibleDurationResponse:
+        text, suspend = request.receipt_handle, request.suspend
+        changed = change_invisible(
+            context, group, topic, text, places, duration_ms=duration_ms, suspend=suspend
+        )
+        return pb.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed)
+
+    return with_places(context, topic, change)
 
 
-def _change_invisible_duration(
-    context: MessagingContext,
-    request: pb.ChangeInvisibleDurationRequest,
-    group: str,
-    topic: str,
-    places: Places,
-    *,
-    duration_ms: int,
-) -> pb.ChangeInvisibleDurationResponse:
-    delivery = find_delivery(context, group, topic, request.receipt_handle, places)
-    if delivery.entry is None:
-        raise InvalidReceiptHandleError("the message is acknowledged")
-    now_ms = context.clock.now_ms()
-    handle = delivery.handle
-    # Never the time that it had: the new handle must differ, and it ends the automatic renewal.
-    pop_time_ms = max(now_ms, delivery.entry.pop_time_ms + 1)
-    context.progress.change_invisible(
-        delivery.progress,
-        handle.queue_offset,
-        pop_time_ms=pop_time_ms,
-        invisible_until_ms=now_ms + duration_ms,
-        suspend=request.suspend,
-    )
-    context.polls.note_expiry(group, topic, now_ms + duration_ms)
-    changed = ReceiptHandle(
-        pop_time_ms=pop_time_ms,
-        invisible_ms=duration_ms,
-        broker_name=handle.broker_name,
-        queue_id=handle.queue_id,
-        queue_offset=handle.queue_offset,
-        physical_offset=handle.physical_offset,
-    )
-    config = context.metadata.group(group)
-    text = changed.encode(fifo=config is not None and config.consume_message_orderly)
-    return pb.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=text)
+async def forward_message_to_dead_letter_queue(
+    context: MessagingContext, request: pb.ForwardMessageToDeadLetterQueueRequest, call: Call
+) -> pb.ForwardMessageToDeadLetterQueueResponse:
+    """Move a message that its consumer gives up on to the group's dead letter queue.
+
+    Raises:
+        RequestError: a name or the handle is refused.
+        StoreError: it could not be read, or the copy not be stored; it stays where it is.
+    """
+    context.clients.seen(call)
+    group, topic = group_name(request.group), topic_name(request.topic)
+    await forward(context, group, topic, request.receipt_handle)
+    return pb.ForwardMessageToDeadLetterQueueResponse(status=ok())

@@ -5,40 +5,36 @@ from __future__ import annotations
 from functools import partial
 
 from commitbus.broker.core import properties as names
+from commitbus.broker.core.errors import InvalidReceiptHandleError
 from commitbus.broker.core.outgoing import message_id, stored_again
-from commitbus.broker.messaging.acks import settle
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.deliveries import Delivery, find_delivery, with_places
-from commitbus.broker.messaging.errors import InvalidReceiptHandleError
 from commitbus.broker.messaging.receipt_handle import ReceiptHandle
-from commitbus.broker.messaging.status import ok
+from commitbus.broker.messaging.settling import settle
 from commitbus.broker.messaging.store_reads import read_or_wait, read_places, read_record
-from commitbus.broker.messaging.validate import group_name, topic_name
 from commitbus.broker.metadata.names import dead_letter_topic
 from commitbus.broker.metadata.topics import TopicConfig
-from commitbus.broker.rpc.call import Call
-from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.errors import MessageRefusedError
 from commitbus.commitlog.types import Record
 
 
-async def forward_message_to_dead_letter_queue(
-    context: MessagingContext, request: pb.ForwardMessageToDeadLetterQueueRequest, call: Call
-) -> pb.ForwardMessageToDeadLetterQueueResponse:
+async def forward(context: MessagingContext, group: str, topic: str, text: str) -> None:
     """Move a message that its consumer gives up on to the group's dead letter queue.
 
+    Args:
+        context: the broker.
+        group: the group that received the message.
+        topic: where it was received from.
+        text: the receipt handle.
+
     Raises:
-        RequestError: a name or the handle is refused.
-        StoreError: it could not be read, or the copy not be stored; it stays where it is.
+        InvalidReceiptHandleError: the handle is refused.
+        StoreError: the message could not be read, or the copy not be stored; it stays where it is.
     """
-    context.clients.seen(call)
-    group, topic = group_name(request.group), topic_name(request.topic)
-    text = request.receipt_handle
     delivery = await _delivery(context, group, topic, text)
     if delivery.entry is not None:
         async with context.letter_places:
             await _forward(context, group, topic, text, delivery.handle)
-    return pb.ForwardMessageToDeadLetterQueueResponse(status=ok())
 
 
 async def _forward(
@@ -63,7 +59,7 @@ async def _delivery(context: MessagingContext, group: str, topic: str, text: str
 async def _read(context: MessagingContext, topic: str, handle: ReceiptHandle) -> Record:
     """Return the message that lies at a handle's queue offset.
 
-    Where that is, is ours to know: the handle has been in the client's hands.
+    The queue says where that is; the handle's own physical offset came from a client.
 
     Raises:
         InvalidReceiptHandleError: the message is deleted.

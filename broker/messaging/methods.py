@@ -13,7 +13,6 @@ from commitbus.broker.core.kinds import run_deliveries
 from commitbus.broker.messaging import (
     acks,
     client_groups,
-    dead_letters,
     offsets,
     pull,
     receive,
@@ -65,7 +64,7 @@ _UNARY: Final[Sequence[tuple[str, type[Message], type[Message], UnaryHandler]]] 
         "ForwardMessageToDeadLetterQueue",
         pb.ForwardMessageToDeadLetterQueueRequest,
         pb.ForwardMessageToDeadLetterQueueResponse,
-        dead_letters.forward_message_to_dead_letter_queue,
+        acks.forward_message_to_dead_letter_queue,
     ),
     ("UpdateOffset", pb.UpdateOffsetRequest, pb.UpdateOffsetResponse, offsets.update_offset),
     ("GetOffset", pb.GetOffsetRequest, pb.GetOffsetResponse, offsets.get_offset),
