@@ -87,7 +87,7 @@ class BrokerCollector(Collector):
         return _Snapshot(
             sent=list(context.counters.sent.items()),
             received=list(context.counters.received.items()),
-            full_looks=list(context.in_flight_cap.looks.items()),
+            full_looks=list(context.consuming.in_flight_cap.looks.items()),
             latency=self._latency.snapshot(),
         )
 

@@ -55,7 +55,7 @@ async def reset_offsets(
             offsets[queue] = progress.committed_offset
         else:
             context.progress.reset(group, topic, queue, offset)
-    context.messaging.polls.wake(group, topic)
+    context.messaging.consuming.polls.wake(group, topic)
     await context.messaging.progress_durability.wait()
     return offsets
 

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import trio
 
 from commitbus.broker.core.errors import BadRequestError
+from commitbus.broker.messaging.consuming import ConsumingCore
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.dead_letters import forward
 from commitbus.broker.messaging.deliveries import Places, with_places
@@ -53,8 +54,8 @@ def ack_message(
         )
     if len(request.entries) > _AT_ONCE:
         return _acknowledge_in_steps(context, request, group, topic)
-    work = partial(_acknowledge, context, group, topic, request.entries[:])
-    return with_places(context, topic, lambda places: _response([work(places)]))
+    work = partial(_acknowledge, context.consuming, group, topic, request.entries[:])
+    return with_places(context.consuming, topic, lambda places: _response([work(places)]))
 
 
 async def _acknowledge_in_steps(
@@ -63,7 +64,11 @@ async def _acknowledge_in_steps(
     steps = []
     for start in range(0, len(request.entries), _AT_ONCE):
         entries = request.entries[start : start + _AT_ONCE]
-        step = with_places(context, topic, partial(_acknowledge, context, group, topic, entries))
+        step = with_places(
+            context.consuming,
+            topic,
+            partial(_acknowledge, context.consuming, group, topic, entries),
+        )
         steps.append(step if isinstance(step, _Acknowledged) else await step)
         await trio.lowlevel.checkpoint()
     return _response(steps)
@@ -79,14 +84,14 @@ class _Acknowledged(NamedTuple):
 
 
 def _acknowledge(
-    context: MessagingContext,
+    core: ConsumingCore,
     group: str,
     topic: str,
     entries: Sequence[pb.AckMessageEntry],
     places: Places,
 ) -> _Acknowledged:
     sent = [(entry.message_id, entry.receipt_handle) for entry in entries]
-    errors = acknowledge(context, group, topic, [text for _, text in sent], places)
+    errors = acknowledge(core, group, topic, [text for _, text in sent], places)
     refusals = {index: status_of(error) for index, error in errors.items()}
     encoded = _encoded(sent, refusals)
     return _Acknowledged(encoded, list(refusals.values()), len(refusals) < len(sent))
@@ -135,11 +140,11 @@ def change_invisible_duration(
     def change(places: Places) -> pb.ChangeInvisibleDurationResponse:
         text, suspend = request.receipt_handle, request.suspend
         changed = change_invisible(
-            context, group, topic, text, places, duration_ms=duration_ms, suspend=suspend
+            context.consuming, group, topic, text, places, duration_ms=duration_ms, suspend=suspend
         )
         return pb.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed)
 
-    return with_places(context, topic, change)
+    return with_places(context.consuming, topic, change)
 
 
 async def forward_message_to_dead_letter_queue(
@@ -153,5 +158,5 @@ async def forward_message_to_dead_letter_queue(
     """
     context.clients.seen(call)
     group, topic = group_name(request.group), topic_name(request.topic)
-    await forward(context, group, topic, request.receipt_handle)
+    await forward(context.consuming, group, topic, request.receipt_handle)
     return pb.ForwardMessageToDeadLetterQueueResponse(status=ok())

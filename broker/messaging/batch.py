@@ -25,7 +25,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Generic, Protocol, final
 
-from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.consuming import ConsumingCore
 from commitbus.broker.messaging.demand import Demand
 from commitbus.broker.messaging.encoder import Encoder, M, Outcome, encode_messages
 from commitbus.broker.messaging.fifo import Fifo
@@ -81,13 +81,13 @@ class Batch(Generic[M]):
     A context manager: it releases the messages when its block raises, and forgets them at the end.
     """
 
-    __slots__ = ("_context", "_demand", "_encoder", "_order", "_taken", "messages")
+    __slots__ = ("_core", "_demand", "_encoder", "_order", "_taken", "messages")
 
-    def __init__(self, context: MessagingContext, demand: Demand, encoder: Encoder[M]) -> None:
-        group = context.metadata.group(demand.group)
+    def __init__(self, core: ConsumingCore, demand: Demand, encoder: Encoder[M]) -> None:
+        group = core.metadata.group(demand.group)
         is_fifo = group is not None and group.consume_message_orderly
-        self._context, self._demand, self._encoder = context, demand, encoder
-        self._taken = Taken(context, demand, is_fifo=is_fifo)
+        self._core, self._demand, self._encoder = core, demand, encoder
+        self._taken = Taken(core, demand, is_fifo=is_fifo)
         self._order: Order = Fifo(self._taken) if is_fifo else Unordered(self._taken)
         self.messages: list[M] = []
         """As the encoder made them, until the end of the block."""
@@ -139,7 +139,7 @@ class Batch(Generic[M]):
                 if isinstance(outcome, tuple):
                     if self._order.holds_up(run, place):
                         # The message before it locks the unit.
-                        taken.make_visible(run, place, self._context.clock.now_ms())
+                        taken.make_visible(run, place, self._core.clock.now_ms())
                         continue
                     message, size_bytes = outcome
                     self.messages.append(message)
@@ -149,7 +149,7 @@ class Batch(Generic[M]):
                 else:
                     self._order.note_unreadable(run, place, outcome)
                     put_off(taken, run, place, outcome)
-        self._context.counters.count_received(
+        self._core.counters.count_received(
             self._demand.group, self._demand.topic, len(self.messages), body_bytes
         )
 
@@ -158,8 +158,8 @@ class Batch(Generic[M]):
         places = [place for run in runs for place in run.places]
         if only_cached and takes_long(places):
             return None
-        records = read_records(self._context.store, places, only_cached=only_cached)
-        broker_name, is_fifo = self._context.config.broker_name, self._taken.is_fifo
+        records = read_records(self._core.store, places, only_cached=only_cached)
+        broker_name, is_fifo = self._core.config.broker_name, self._taken.is_fifo
         found: list[tuple[Run, list[Outcome[M]]]] = []
         for run in runs:
             handle = run_text(
@@ -181,7 +181,7 @@ class Batch(Generic[M]):
 
     def _release(self, runs: Sequence[Run]) -> None:
         """Make messages visible again after a second."""
-        until_ms = self._context.clock.now_ms() + RELEASED_INVISIBLE_MS
+        until_ms = self._core.clock.now_ms() + RELEASED_INVISIBLE_MS
         try:
             for run in runs:
                 for place in run.places:
@@ -194,7 +194,7 @@ class Batch(Generic[M]):
 
     def note_next_expiry(self) -> None:
         """Have one of those who wait woken when the first message in flight is visible again."""
-        topic = self._context.metadata.topic(self._demand.topic)
+        topic = self._core.metadata.topic(self._demand.topic)
         expiries = [
             at_ms
             for queue_id in range(topic.read_queue_nums if topic else 0)
@@ -205,11 +205,11 @@ class Batch(Generic[M]):
             self._note_expiry(min(expiries))
 
     def _note_expiry(self, at_ms: int) -> None:
-        self._context.polls.note_expiry(self._demand.group, self._demand.topic, at_ms)
+        self._core.polls.note_expiry(self._demand.group, self._demand.topic, at_ms)
 
     def limit_met(self) -> str:
         """Return which limit keeps the group from new messages, in words; empty if none does."""
-        context, demand = self._context, self._demand
+        core, demand = self._core, self._demand
         return self._order.limit_met() or explanation(
-            context.store, context.metadata, context.progress, demand.group, demand.topic
+            core.store, core.metadata, core.progress, demand.group, demand.topic
         )

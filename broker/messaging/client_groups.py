@@ -13,13 +13,12 @@ from typing import Final
 
 import trio
 
+from commitbus.broker.messaging.consuming import beginning_of
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.names import RETRY_TOPIC_PREFIX, dead_letter_topic
 from commitbus.broker.metadata.progress import QueueProgress
-from commitbus.broker.store.message_store import MessageStore
-from commitbus.commitlog.types import QueueOffset
 
 IDLE_S: Final = 600.0
 """An unused group is forgotten after once to twice as long. Clients send heartbeats every 10 s."""
@@ -91,19 +90,6 @@ def _is_as_new(
     if any(entry.invisible_until_ms > now_ms for entry in progress.first_and_last()):
         return False  # A consumer may still be at work.
     return begin == beginning_of(context.store, topic, queue_id)
-
-
-def beginning_of(store: MessageStore, topic: str, queue_id: int) -> QueueOffset:
-    """Return where a new group begins in a queue.
-
-    RocketMQ lets it see a young queue in full, and only the last message of one whose beginning is
-    gone already. One of a topic that was deleted and made anew goes on counting, so a first offset
-    above 0 alone does not say that anything is gone.
-    """
-    first = store.min_offset(topic, queue_id)
-    if first == 0 or store.min_physical_offset == 0:
-        return first
-    return max(first, QueueOffset(store.max_offset(topic, queue_id) - 1))
 
 
 async def forget_idle(context: MessagingContext, names: list[str]) -> int:

@@ -253,16 +253,20 @@ class ClientRegistry:
             self._forget_introduction(client)
         return client
 
-    def dropping_idle(self) -> Iterator[list[Client]]:
-        """Forget the clients that are gone, `LOOKED_AT` at a time, and yield them."""
-        clients = list(self._clients.values())
-        for start in range(0, len(clients), LOOKED_AT):
-            part = clients[start : start + LOOKED_AT]
-            gone = [client for client in part if not self.is_alive(client.client_id)]
-            for client in gone:
-                self.remove(client.client_id)
+    def alive_since_ms(self, client_id: str) -> int | None:
+        """Return `since_ms` of a client that is alive; None for any other."""
+        return self._clients[client_id].since_ms if self.is_alive(client_id) else None
+
+    def dropping_idle(self) -> Iterator[list[str]]:
+        """Forget the clients that are gone, `LOOKED_AT` at a time, and yield their ids."""
+        client_ids = list(self._clients)
+        for start in range(0, len(client_ids), LOOKED_AT):
+            part = client_ids[start : start + LOOKED_AT]
+            gone = [client_id for client_id in part if not self.is_alive(client_id)]
+            for client_id in gone:
+                self.remove(client_id)
             yield gone
 
-    def drop_idle(self) -> list[Client]:
-        """Forget all clients that are gone, and return them."""
-        return [client for gone in self.dropping_idle() for client in gone]
+    def drop_idle(self) -> list[str]:
+        """Forget all clients that are gone, and return their ids."""
+        return [client_id for gone in self.dropping_idle() for client_id in gone]

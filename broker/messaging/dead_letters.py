@@ -7,7 +7,7 @@ from functools import partial
 from commitbus.broker.core import properties as names
 from commitbus.broker.core.errors import InvalidReceiptHandleError
 from commitbus.broker.core.outgoing import message_id, stored_again
-from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.consuming import ConsumingCore
 from commitbus.broker.messaging.deliveries import Delivery, find_delivery, with_places
 from commitbus.broker.messaging.receipt_handle import ReceiptHandle
 from commitbus.broker.messaging.settling import settle
@@ -18,11 +18,11 @@ from commitbus.commitlog.errors import MessageRefusedError
 from commitbus.commitlog.types import Record
 
 
-async def forward(context: MessagingContext, group: str, topic: str, text: str) -> None:
+async def forward(core: ConsumingCore, group: str, topic: str, text: str) -> None:
     """Move a message that its consumer gives up on to the group's dead letter queue.
 
     Args:
-        context: the broker.
+        core: the broker.
         group: the group that received the message.
         topic: where it was received from.
         text: the receipt handle.
@@ -31,32 +31,30 @@ async def forward(context: MessagingContext, group: str, topic: str, text: str) 
         InvalidReceiptHandleError: the handle is refused.
         StoreError: the message could not be read, or the copy not be stored; it stays where it is.
     """
-    delivery = await _delivery(context, group, topic, text)
+    delivery = await _delivery(core, group, topic, text)
     if delivery.entry is not None:
-        async with context.letter_places:
-            await _forward(context, group, topic, text, delivery.handle)
+        async with core.letter_places:
+            await _forward(core, group, topic, text, delivery.handle)
 
 
 async def _forward(
-    context: MessagingContext, group: str, topic: str, text: str, handle: ReceiptHandle
+    core: ConsumingCore, group: str, topic: str, text: str, handle: ReceiptHandle
 ) -> None:
-    record = await _read(context, topic, handle)
-    await prepare(context, group)
+    record = await _read(core, topic, handle)
+    await prepare(core, group)
     # A disk may have been waited for, and another request may have had the same wish.
-    delivery = await _delivery(context, group, topic, text)
+    delivery = await _delivery(core, group, topic, text)
     if delivery.entry is not None:
-        await bury(context, group, record, delivery.entry.delivery_attempt)
-        settle(context, group, topic, delivery.progress, (handle.queue_offset,))
+        await bury(core, group, record, delivery.entry.delivery_attempt)
+        settle(core, group, topic, delivery.progress, (handle.queue_offset,))
 
 
-async def _delivery(context: MessagingContext, group: str, topic: str, text: str) -> Delivery:
-    found = with_places(
-        context, topic, lambda places: find_delivery(context, group, topic, text, places)
-    )
+async def _delivery(core: ConsumingCore, group: str, topic: str, text: str) -> Delivery:
+    found = with_places(core, topic, lambda places: find_delivery(core, group, topic, text, places))
     return found if isinstance(found, Delivery) else await found
 
 
-async def _read(context: MessagingContext, topic: str, handle: ReceiptHandle) -> Record:
+async def _read(core: ConsumingCore, topic: str, handle: ReceiptHandle) -> Record:
     """Return the message that lies at a handle's queue offset.
 
     The queue says where that is; the handle's own physical offset came from a client.
@@ -65,7 +63,7 @@ async def _read(context: MessagingContext, topic: str, handle: ReceiptHandle) ->
         InvalidReceiptHandleError: the message is deleted.
         StoreError: it cannot be read.
     """
-    store, offset = context.store, handle.queue_offset
+    store, offset = core.store, handle.queue_offset
     places = await read_or_wait(read_places, store, topic, handle.queue_id, (offset,))
     place = places[offset]
     if place is None:
@@ -73,7 +71,7 @@ async def _read(context: MessagingContext, topic: str, handle: ReceiptHandle) ->
     return await read_or_wait(read_record, store, place)
 
 
-async def prepare(context: MessagingContext, group: str) -> TopicConfig:
+async def prepare(core: ConsumingCore, group: str) -> TopicConfig:
     """Return a group's dead letter topic, made now if it is the first letter.
 
     Done before it is decided whether a message is buried: from then on nothing may be awaited.
@@ -82,20 +80,18 @@ async def prepare(context: MessagingContext, group: str) -> TopicConfig:
         StateWriteError: it could not be made.
     """
     name = dead_letter_topic(group)
-    topic = context.metadata.topic(name)
+    topic = core.metadata.topic(name)
     if topic is None:
         config = TopicConfig(name, read_queue_nums=1, write_queue_nums=1)
-        topic = await context.metadata.add_topic(config)
+        topic = await core.metadata.add_topic(config)
     return topic
 
 
-async def bury(
-    context: MessagingContext, group: str, record: Record, delivery_attempt: int
-) -> None:
+async def bury(core: ConsumingCore, group: str, record: Record, delivery_attempt: int) -> None:
     """Store a copy in the group's dead letter queue, durably. The original stays in flight.
 
     Args:
-        context: the broker.
+        core: the broker.
         group: who could not consume the message.
         record: the message.
         delivery_attempt: the last one.
@@ -104,7 +100,7 @@ async def bury(
         MessageRefusedError: the copy breaks a limit of the store, and always will.
         StoreError: the copy could not be stored.
     """
-    topic = (await prepare(context, group)).name
+    topic = (await prepare(core, group)).name
     # A message that was buried before keeps the place that it came from first.
     origin = {
         names.DEAD_LETTER_ORIGIN_TOPIC: record.topic,
@@ -112,9 +108,9 @@ async def bury(
     }
     copy = partial(stored_again, record, topic, 0, reconsume_times=delivery_attempt - 1)
     try:
-        result = context.store.put(copy({**origin, **record.properties}))
+        result = core.store.put(copy({**origin, **record.properties}))
     except MessageRefusedError:
         # There may be no room for it beside properties of nearly 32 KB.
-        result = context.store.put(copy(record.properties))
-    await context.durability.wait(result.end_offset)
-    context.counters.count_dead_letter(group, record.topic)
+        result = core.store.put(copy(record.properties))
+    await core.durability.wait(result.end_offset)
+    core.counters.count_dead_letter(group, record.topic)

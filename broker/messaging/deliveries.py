@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar, final
 
 from commitbus.broker.core.errors import InvalidReceiptHandleError
-from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.consuming import ConsumingCore
 from commitbus.broker.messaging.receipt_handle import ReceiptHandle
 from commitbus.broker.messaging.store_reads import (
     ColdPlacesError,
@@ -41,7 +41,7 @@ class Delivery(NamedTuple):
 
 
 def find_delivery(
-    context: MessagingContext, group: str, topic: str, text: str, places: Places
+    core: ConsumingCore, group: str, topic: str, text: str, places: Places
 ) -> Delivery:
     """Return the delivery that a receipt handle names, if the handle is still good for it.
 
@@ -49,7 +49,7 @@ def find_delivery(
     meanwhile; the latest one is good until the message is visible again, renewals included.
 
     Args:
-        context: the broker.
+        core: the broker.
         group: the group that received the message.
         topic: where it was received from.
         text: the handle.
@@ -61,8 +61,8 @@ def find_delivery(
         ColdPlacesError: a disk would have to be waited for.
     """
     handle = ReceiptHandle.parse(text)
-    progress = context.progress.get(group, topic, handle.queue_id)
-    if handle.broker_name != context.config.broker_name or progress is None:
+    progress = core.progress.get(group, topic, handle.queue_id)
+    if handle.broker_name != core.config.broker_name or progress is None:
         raise InvalidReceiptHandleError(
             f"receipt handle {shown(text)} names no queue from which group {group} receives topic "
             f"{topic}"
@@ -79,16 +79,14 @@ def find_delivery(
             )
         is_latest = entry.pop_time_ms == handle.pop_time_ms
         expires_at_ms = entry.invisible_until_ms if is_latest else handle.expires_at_ms
-        if expires_at_ms <= context.clock.now_ms():
+        if expires_at_ms <= core.clock.now_ms():
             raise InvalidReceiptHandleError("receipt handle is expired")
         if not is_latest:
-            _check_place(context, topic, handle, places)
+            _check_place(core, topic, handle, places)
     return Delivery(handle, progress, entry)
 
 
-def _check_place(
-    context: MessagingContext, topic: str, handle: ReceiptHandle, places: Places
-) -> None:
+def _check_place(core: ConsumingCore, topic: str, handle: ReceiptHandle, places: Places) -> None:
     """Check that an older handle still names the message that lies at its queue offset.
 
     It does not where the topic was deleted and made anew, or where a power cut took the message
@@ -97,7 +95,7 @@ def _check_place(
     key = handle.queue_id, handle.queue_offset
     if key not in places:
         offsets = (handle.queue_offset,)
-        found = read_places(context.store, topic, handle.queue_id, offsets, only_cached=True)
+        found = read_places(core.store, topic, handle.queue_id, offsets, only_cached=True)
         if found is None:
             raise ColdPlacesError((key,))
         places = {key: found[handle.queue_offset]}
@@ -111,12 +109,12 @@ def _check_place(
 
 
 def with_places(
-    context: MessagingContext, topic: str, work: Callable[[Places], _T]
+    core: ConsumingCore, topic: str, work: Callable[[Places], _T]
 ) -> _T | Awaitable[_T]:
     """Return what `work` returns, at once unless it needs a place that is not in memory.
 
     Args:
-        context: the broker.
+        core: the broker.
         topic: whose queues the places are of.
         work: gets the places that were read for it. It raises `ColdPlacesError` before it changes
             anything, and is called again then.
@@ -124,18 +122,18 @@ def with_places(
     try:
         return work({})
     except ColdPlacesError as cold:
-        return _once_read(context, topic, work, cold.places)
+        return _once_read(core, topic, work, cold.places)
 
 
 async def _once_read(
-    context: MessagingContext,
+    core: ConsumingCore,
     topic: str,
     work: Callable[[Places], _T],
     cold: Collection[QueuePlace],
 ) -> _T:
     known: dict[QueuePlace, Place | None] = {}
     while True:
-        known |= await run_in_worker(partial(_read, context, topic, cold))
+        known |= await run_in_worker(partial(_read, core, topic, cold))
         try:
             return work(known)
         except ColdPlacesError as error:
@@ -144,7 +142,7 @@ async def _once_read(
 
 
 def _read(
-    context: MessagingContext, topic: str, cold: Collection[QueuePlace]
+    core: ConsumingCore, topic: str, cold: Collection[QueuePlace]
 ) -> dict[QueuePlace, Place | None]:
     """Read places from the disk."""
     by_queue: dict[int, list[int]] = {}
@@ -152,7 +150,7 @@ def _read(
         by_queue.setdefault(queue_id, []).append(queue_offset)
     known: dict[QueuePlace, Place | None] = {}
     for queue_id, offsets in by_queue.items():
-        found = read_places(context.store, topic, queue_id, offsets, only_cached=False)
+        found = read_places(core.store, topic, queue_id, offsets, only_cached=False)
         assert found is not None, "only what is not cached can be missing"
         known |= {(queue_id, offset): place for offset, place in found.items()}
     return known

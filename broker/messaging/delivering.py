@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, final
 
-from commitbus.broker.rpc.listen.accept import UNIX_PEER
+from commitbus.broker.address import UNIX_PREFIX
 
 DELIVERING_BYTES_MAX: Final = 96 * 1024 * 1024
 """All answers together."""
@@ -73,7 +73,7 @@ class Delivering:
         self._groups[group] = self._groups.get(group, 0) + size_bytes
         self._clients[client_id] = self._clients.get(client_id, 0) + size_bytes
         # All connections to a Unix socket have the same name.
-        if connection != UNIX_PEER:
+        if connection != UNIX_PREFIX:
             self._connections[connection] = self._connections.get(connection, 0) + size_bytes
 
     def give_back(self, to: Recipient, size_bytes: int) -> None:
@@ -82,7 +82,7 @@ class Delivering:
         self.total_bytes -= size_bytes
         _subtract(self._groups, group, size_bytes)
         _subtract(self._clients, client_id, size_bytes)
-        if connection != UNIX_PEER:
+        if connection != UNIX_PREFIX:
             _subtract(self._connections, connection, size_bytes)
 
 

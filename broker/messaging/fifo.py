@@ -49,7 +49,7 @@ class Fifo:
         A client that repeats an attempt did not get the answer.
         """
         taken = self._taken
-        turns = taken.context.turns_of(taken.demand.group, taken.demand.topic)
+        turns = taken.core.turns_of(taken.demand.group, taken.demand.topic)
         queues = turns.queues_for_retries(queue_count)
         if names_attempt(taken.demand.client_id):
             for queue_id in queues:
@@ -109,16 +109,16 @@ class Fifo:
 
     async def _is_turn_of_retries(self, queue: LockedQueue) -> bool:
         units = await queue.units()
-        demand, context = self._taken.demand, self._taken.context
-        now_ms, queue_id = context.clock.now_ms(), queue.queue_id
+        demand, core = self._taken.demand, self._taken.core
+        now_ms, queue_id = core.clock.now_ms(), queue.queue_id
         if not units.has_free(now_ms, retries=True):
             return False
         if not units.has_free(now_ms, retries=False) and not self._new.may_be_in(
             queue_id, queue.progress
         ):
             return True
-        turns = context.turns_of(demand.group, demand.topic).of_queue(queue_id)
-        return turns.retries_begin(context.config.retry_percent)
+        turns = core.turns_of(demand.group, demand.topic).of_queue(queue_id)
+        return turns.retries_begin(core.config.retry_percent)
 
     async def _step_over(self, queue: LockedQueue) -> bool:
         """Keep back what is new, and take of it what is free."""
@@ -130,18 +130,18 @@ class Fifo:
         if not self._taken.is_at(start, queue_id, progress):
             return True
         offsets = [place.queue_offset for place in found.places]
-        self._taken.context.progress.hold(progress, offsets, next_offset=found.next_offset)
+        self._taken.core.progress.hold(progress, offsets, next_offset=found.next_offset)
         has_room = await queue.take_free(retries=False)
         return has_room and self._new.may_be_in(queue_id, progress)
 
     def _in_flight_room(self, queue_id: int, progress: QueueProgress) -> int:
         """Return how many messages more may be in flight, or be held back."""
-        context, units = self._taken.context, progress.lock_units
-        room = context.progress.in_flight_max - progress.in_flight_count
+        core, units = self._taken.core, progress.lock_units
+        room = core.progress.in_flight_max - progress.in_flight_count
         if units is None or units.whole_queue:
             return room
         # What is held back has a limit of its own: it is not the consumers who let it wait.
-        limit, held_back = context.config.held_back_max, units.held_back
+        limit, held_back = core.config.held_back_max, units.held_back
         if held_back < limit:
             units.is_full_logged = units.is_full_logged and held_back > limit // 2
         elif not units.is_full_logged:  # once, not at every receive
@@ -153,14 +153,14 @@ class Fifo:
 
     def limit_met(self) -> str:
         """Return that locked message groups of a queue hold back as much as they may."""
-        context = self._taken.context
-        topic = context.metadata.topic(self._taken.demand.topic)
+        core = self._taken.core
+        topic = core.metadata.topic(self._taken.demand.topic)
         for queue_id in range(topic.read_queue_nums if topic else 0):
             progress = self._taken.get(queue_id)
             units = progress.lock_units if progress is not None else None
             if units is None or units.whole_queue:
                 continue
-            if units.held_back >= context.config.held_back_max:
+            if units.held_back >= core.config.held_back_max:
                 return (
                     f"{units.held_back} messages of locked message groups are held back in queue "
                     f"{queue_id}, and nothing behind them is looked at"
@@ -170,9 +170,9 @@ class Fifo:
     def next_visible_ms(self, progress: QueueProgress) -> int | None:
         """Return when the next lock unit may become free; None when nothing is out."""
         # What is visible already waits for something else of its unit: that is what counts.
-        group = self._taken.context.metadata.group(self._taken.demand.group)
+        group = self._taken.core.metadata.group(self._taken.demand.group)
         unit = group.lock_unit if group is not None else LockUnit.QUEUE
-        return lock_units(progress, unit).next_free_ms(self._taken.context.clock.now_ms())
+        return lock_units(progress, unit).next_free_ms(self._taken.core.clock.now_ms())
 
     # What cannot be read
 

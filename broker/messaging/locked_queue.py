@@ -62,7 +62,7 @@ class LockedQueue:
 
     async def units(self) -> LockUnits:
         """Return the lock units of what is in flight; reads the message groups not known yet."""
-        store, topic = self._taken.context.store, self._taken.demand.topic
+        store, topic = self._taken.core.store, self._taken.demand.topic
         while True:
             # Looked up anew: a reset, while a disk is waited for, ends the present one.
             units = lock_units(self.progress, self._group.lock_unit)
@@ -111,14 +111,14 @@ class LockedQueue:
 
     def _repeat(self, units: LockUnits, known: _Places) -> None:
         taken, progress = self._taken, self.progress
-        now_ms, offsets = taken.context.clock.now_ms(), taken.offsets_of(progress)
+        now_ms, offsets = taken.core.clock.now_ms(), taken.offsets_of(progress)
         found = units.repeated(now_ms, taken.demand.client_id)
         for index, entry in enumerate(found):
             if entry.offset in offsets or is_exhausted(self._group, entry.delivery_attempt):
                 continue  # Another receiver of the attempt is just burying it.
             place = self._place(found[index : index + BATCH_MAX], known)
             if place is None:
-                taken.context.progress.acknowledge(progress, entry.offset)
+                taken.core.progress.acknowledge(progress, entry.offset)
             elif taken.allowance.room and taken.allowance.fitting((place,)):
                 name = units.name_of(entry.offset)
                 self._add(
@@ -130,7 +130,7 @@ class LockedQueue:
     def _take(self, units: LockUnits, known: _Places, *, retries: bool) -> Run | None:
         """Take what is free, up to a message that was delivered too often; return that one."""
         taken, progress, one_of_unit = self._taken, self.progress, self._taken.demand.one_of_unit
-        now_ms = taken.context.clock.now_ms()
+        now_ms = taken.core.clock.now_ms()
         in_batch = {units.name_of(offset) for offset in taken.offsets_of(progress)}
         # Units of which nothing more is wanted in this batch.
         ended = set(in_batch) if one_of_unit else set[UnitName]()
@@ -144,7 +144,7 @@ class LockedQueue:
                 place = self._place(free[index:], known)
                 if place is None:
                     # Retention has deleted it: there is nothing left to deliver.
-                    taken.context.progress.acknowledge(progress, entry.offset)
+                    taken.core.progress.acknowledge(progress, entry.offset)
                 elif not is_exhausted(self._group, progress.next_attempt(entry.offset)):
                     if not taken.allowance.room or not taken.allowance.fitting((place,)):
                         return None
@@ -182,7 +182,7 @@ class LockedQueue:
         return known[first]
 
     def _read_places(self, offsets: Sequence[int], *, only_cached: bool) -> _Places | None:
-        store, topic = self._taken.context.store, self._taken.demand.topic
+        store, topic = self._taken.core.store, self._taken.demand.topic
         return read_places(store, topic, self.queue_id, offsets, only_cached=only_cached)
 
 

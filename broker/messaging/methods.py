@@ -184,9 +184,9 @@ async def run_messaging(
     context.attach()
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(context.polls.run_timer)
-            nursery.start_soon(context.polls.deadlines.run)
-            nursery.start_soon(renewals.run, context)
+            nursery.start_soon(context.consuming.polls.run_timer)
+            nursery.start_soon(context.consuming.polls.deadlines.run)
+            nursery.start_soon(renewals.run, context.consuming, context.clients)
             nursery.start_soon(client_groups.run, context)
             nursery.start_soon(run_deliveries, context.broker)
             task_status.started()

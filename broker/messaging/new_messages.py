@@ -35,7 +35,7 @@ class NewMessages:
             step: called again and again for each of them.
             until_s: on the scale of `trio.current_time()`: no later a step begins but the first.
         """
-        taken, scanning = self._taken, self._taken.context.scanning
+        taken, scanning = self._taken, self._taken.core.scanning
         for queue_id in queues:
             if not taken.allowance.room or taken.has_more:
                 break
@@ -66,7 +66,7 @@ class NewMessages:
         """Take up to `count_max` messages: a `Step`."""
         taken, progress = self._taken, self._taken.progress(queue_id)
         start, count_max = progress.next_offset, min(count_max, taken.allowance.room)
-        room = taken.context.progress.in_flight_max - progress.in_flight_count
+        room = taken.core.progress.in_flight_max - progress.in_flight_count
         found = await self.find(queue_id, progress, count_max, in_flight_room=room)
         if found is None:
             return False
@@ -98,7 +98,7 @@ class NewMessages:
                 self._note_cap(queue_id, progress)
             return None
         taken, start = self._taken, QueueOffset(progress.next_offset)
-        scan = Scan(taken.context, taken.demand.topic, queue_id, taken.demand.wanted)
+        scan = Scan(taken.core, taken.demand.topic, queue_id, taken.demand.wanted)
         found = await scan.step(start, allowed)
         # Else the topic was deleted between the two looks at its queue.
         return found if found.next_offset > start else None
@@ -106,9 +106,9 @@ class NewMessages:
     def may_be_in(self, queue_id: int, progress: QueueProgress) -> bool:
         """Return whether a queue has messages behind the group's progress."""
         taken = self._taken
-        return progress.next_offset < taken.context.store.max_offset(taken.demand.topic, queue_id)
+        return progress.next_offset < taken.core.store.max_offset(taken.demand.topic, queue_id)
 
     def _note_cap(self, queue_id: int, progress: QueueProgress) -> None:
-        context, count = self._taken.context, progress.delivered_count
-        if count >= context.progress.in_flight_max:
-            context.in_flight_cap.reached(*self._taken.key(queue_id), count)
+        core, count = self._taken.core, progress.delivered_count
+        if count >= core.progress.in_flight_max:
+            core.in_flight_cap.reached(*self._taken.key(queue_id), count)

@@ -45,7 +45,7 @@ def update_offset(
     progress = context.progress.get(group, topic, queue_id)
     if progress is None or progress.in_flight_count or progress.next_offset != request.offset:
         context.progress.reset(group, topic, queue_id, request.offset)
-        context.polls.wake(group, topic)
+        context.consuming.polls.wake(group, topic)
     return pb.UpdateOffsetResponse(status=ok())
 
 
@@ -115,16 +115,5 @@ def readable_queue(context: MessagingContext, queue: pb.MessageQueue) -> tuple[s
         BadRequestError: it has no such queue.
     """
     topic = topic_name(queue.topic)
-    check_readable(context, topic, queue.id)
+    context.consuming.check_readable(topic, queue.id)
     return topic, queue.id
-
-
-def check_readable(context: MessagingContext, topic: str, queue_id: int) -> None:
-    """Check that there is such a queue, and that it can be read.
-
-    Raises:
-        RequestError: as `readable_queue`.
-    """
-    count = context.readable_topic(topic).read_queue_nums
-    if not 0 <= queue_id < count:
-        raise BadRequestError(f"topic {topic} has no queue {queue_id}: {count} can be read")

@@ -55,7 +55,7 @@ async def pull_message(
     except REFUSALS as error:
         await send(pb.PullMessageResponse(status=status_of(error)))
         return None
-    poll = Pulling(context, demand, response_encoder, QueueOffset(request.offset))
+    poll = Pulling(context.consuming, demand, response_encoder, QueueOffset(request.offset))
     return await PolledCall(context, client, poll, _ANSWERS, call=call, send=send).resume()
 
 

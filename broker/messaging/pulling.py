@@ -16,10 +16,9 @@ import trio
 from commitbus.broker.core.errors import IllegalOffsetError, TooManyRequestsError
 from commitbus.broker.filters.message_filter import MessageFilter
 from commitbus.broker.messaging.allowance import Allowance
-from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.consuming import ConsumingCore
 from commitbus.broker.messaging.delivering import Recipient
 from commitbus.broker.messaging.encoder import Encoder, M, Outcome, encode_messages
-from commitbus.broker.messaging.offsets import check_readable
 from commitbus.broker.messaging.scan import Scan
 from commitbus.broker.messaging.store_reads import (
     NotRead,
@@ -72,16 +71,16 @@ class PullBatch(Generic[M]):
 class Pulling(Generic[M]):
     """One pull call: a `Poll`."""
 
-    __slots__ = ("_context", "_demand", "_encoder", "_go_on", "offset")
+    __slots__ = ("_core", "_demand", "_encoder", "_go_on", "offset")
 
     def __init__(
         self,
-        context: MessagingContext,
+        core: ConsumingCore,
         demand: PullDemand,
         encoder: Encoder[M],
         offset: QueueOffset,
     ) -> None:
-        self._context, self._demand, self._encoder = context, demand, encoder
+        self._core, self._demand, self._encoder = core, demand, encoder
         self.offset = offset
         """Where the next look begins: after an answer, where the client goes on."""
         self._go_on: Callable[[], None] | None = None
@@ -97,9 +96,9 @@ class Pulling(Generic[M]):
         """Have `go_on` called, once, when the queue may have messages or the time is over."""
         topic, queue_id = self._demand.topic, self._demand.queue_id
         self._go_on = go_on
-        self._context.polls.deadlines.add(self._demand.until_s, self)
-        self._context.watch.add(topic, queue_id, self)
-        if self._context.store.max_offset(topic, queue_id) > self.offset:
+        self._core.polls.deadlines.add(self._demand.until_s, self)
+        self._core.watch.add(topic, queue_id, self)
+        if self._core.store.max_offset(topic, queue_id) > self.offset:
             self.wake()
 
     def wake(self) -> None:
@@ -114,15 +113,15 @@ class Pulling(Generic[M]):
     def leave(self) -> None:
         """Wait no more."""
         self._go_on = None
-        self._context.polls.deadlines.discard(self._demand.until_s, self)
-        self._context.watch.discard(self._demand.topic, self._demand.queue_id, self)
+        self._core.polls.deadlines.discard(self._demand.until_s, self)
+        self._core.watch.discard(self._demand.topic, self._demand.queue_id, self)
 
     # Looking
 
     def batch(self) -> PullBatch[M]:
         """Return an empty batch to look with."""
         demand = self._demand
-        return PullBatch(Allowance(self._context.delivering, demand.to, demand.batch_size))
+        return PullBatch(Allowance(self._core.delivering, demand.to, demand.batch_size))
 
     async def look(self, batch: PullBatch[M]) -> bool:
         """Fill a batch and go on behind it; return whether it is worth waiting.
@@ -136,7 +135,7 @@ class Pulling(Generic[M]):
         # Whoever gave the call up before its turn came gets nothing read.
         await trio.lowlevel.checkpoint_if_cancelled()
         demand = self._demand
-        scan = Scan(self._context, demand.topic, demand.queue_id, demand.wanted)
+        scan = Scan(self._core, demand.topic, demand.queue_id, demand.wanted)
         while self._check() > self.offset:
             await self._step(scan, batch)
             if batch.messages or trio.current_time() >= demand.until_s:
@@ -144,7 +143,7 @@ class Pulling(Generic[M]):
             # A filter may step over millions: others get a turn between two steps.
             await trio.lowlevel.checkpoint()
         waits = trio.current_time() < demand.until_s
-        if waits and self._context.watch.is_full(demand.topic, demand.queue_id):
+        if waits and self._core.watch.is_full(demand.topic, demand.queue_id):
             raise TooManyRequestsError(
                 f"too many wait for queue {demand.queue_id} of {demand.topic}"
             )
@@ -152,11 +151,11 @@ class Pulling(Generic[M]):
 
     def _check(self) -> QueueOffset:
         """Look up anew what an operator or retention may have changed; return the queue's end."""
-        context, topic, queue_id = self._context, self._demand.topic, self._demand.queue_id
-        check_readable(context, topic, queue_id)
-        context.consuming_group(self.group)
-        first = context.store.min_offset(topic, queue_id)
-        end = context.store.max_offset(topic, queue_id)
+        core, topic, queue_id = self._core, self._demand.topic, self._demand.queue_id
+        core.check_readable(topic, queue_id)
+        core.consuming_group(self.group)
+        first = core.store.min_offset(topic, queue_id)
+        end = core.store.max_offset(topic, queue_id)
         if not first <= self.offset <= end:
             asked, self.offset = self.offset, min(max(self.offset, first), end)
             raise IllegalOffsetError(f"offset {asked} is not in [{first}, {end}]")
@@ -204,7 +203,7 @@ class Pulling(Generic[M]):
                 _log.error("message unreadable", extra={"reason": str(outcome)})
             elif isinstance(outcome, ReadFailedError):
                 unreadable = place, outcome
-        self._context.counters.count_received(
+        self._core.counters.count_received(
             self.group, self._demand.topic, len(batch.messages), body_bytes
         )
         return unreadable
@@ -212,7 +211,7 @@ class Pulling(Generic[M]):
     def _encode(self, places: Sequence[Place], *, only_cached: bool) -> list[Outcome[M]] | None:
         if only_cached and takes_long(places):
             return None
-        records = read_records(self._context.store, places, only_cached=only_cached)
+        records = read_records(self._core.store, places, only_cached=only_cached)
         encode = self._encoder(self._demand.queue_id, None)
         return encode_messages(encode, places, _readable(records), None, self._demand.wanted)
 

@@ -71,7 +71,7 @@ def _receive(
         context.consuming_group(demand.group)
         if demand.batch_size == 0:
             return _answer_nothing(context, client, until_s, send)
-        poll = Receiving(context, demand, response_encoder, until_s)
+        poll = Receiving(context.consuming, demand, response_encoder, until_s)
     except REFUSALS as error:
         return _refuse(context, send, error)
     polled = PolledCall(context, client, poll, _ANSWERS, call=call, send=send)

@@ -8,7 +8,7 @@ from typing import Generic, final
 import trio
 
 from commitbus.broker.messaging.batch import Batch
-from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.consuming import ConsumingCore
 from commitbus.broker.messaging.demand import Demand
 from commitbus.broker.messaging.encoder import Encoder, M
 from commitbus.broker.metadata.fifo_lock import names_attempt
@@ -21,15 +21,15 @@ class Receiving(Generic[M]):
     Ten thousand may be parked. So what a look needs is made anew for each.
     """
 
-    __slots__ = ("_context", "_demand", "_encoder", "_receiver", "_until_s")
+    __slots__ = ("_core", "_demand", "_encoder", "_receiver", "_until_s")
 
     def __init__(
-        self, context: MessagingContext, demand: Demand, encoder: Encoder[M], until_s: float
+        self, core: ConsumingCore, demand: Demand, encoder: Encoder[M], until_s: float
     ) -> None:
         """Join the line.
 
         Args:
-            context: the broker.
+            core: the broker.
             demand: what is asked for.
             encoder: makes the messages.
             until_s: when to wait no more, on the scale of `trio.current_time()`; a
@@ -38,9 +38,9 @@ class Receiving(Generic[M]):
         Raises:
             TooManyRequestsError: the line is full.
         """
-        self._context, self._demand, self._encoder = context, demand, encoder
+        self._core, self._demand, self._encoder = core, demand, encoder
         self._until_s = until_s
-        self._receiver = context.polls.join(demand.group, demand.topic, demand.batch_size)
+        self._receiver = core.polls.join(demand.group, demand.topic, demand.batch_size)
 
     def park(self, go_on: Callable[[], None]) -> None:
         """Have `go_on` called, once, when there may be messages or the time is over."""
@@ -52,7 +52,7 @@ class Receiving(Generic[M]):
 
     def batch(self) -> Batch[M]:
         """Return an empty batch to look with."""
-        return Batch(self._context, self._demand, self._encoder)
+        return Batch(self._core, self._demand, self._encoder)
 
     def may_find(self) -> bool:
         """Return whether a look may find something; if not, note when the next one may.
@@ -60,15 +60,15 @@ class Receiving(Generic[M]):
         A call that would only park is spared a task. A group that has not received from the topic
         yet begins to do so with a look.
         """
-        context, demand = self._context, self._demand
+        core, demand = self._core, self._demand
         if names_attempt(demand.client_id):
             return True
-        now_ms, topic = context.clock.now_ms(), context.metadata.topic(demand.topic)
+        now_ms, topic = core.clock.now_ms(), core.metadata.topic(demand.topic)
         for queue_id in range(topic.read_queue_nums if topic else 0):
-            progress = context.progress.get(demand.group, demand.topic, queue_id)
+            progress = core.progress.get(demand.group, demand.topic, queue_id)
             if progress is None or progress.may_have_expired(now_ms):
                 return True
-            if progress.next_offset < context.store.max_offset(demand.topic, queue_id):
+            if progress.next_offset < core.store.max_offset(demand.topic, queue_id):
                 return True
         self.batch().note_next_expiry()
         return False
@@ -98,5 +98,5 @@ class Receiving(Generic[M]):
             if not waits:
                 receiver.leave()
                 if batch.has_more:
-                    self._context.polls.wake(self._demand.group, self._demand.topic)
+                    self._core.polls.wake(self._demand.group, self._demand.topic)
         return waits

@@ -3,24 +3,25 @@
 A consumer that asks for automatic renewal gets its messages for 60 s at first; while it lives, the
 broker prolongs that. The receipt handle stays the same, because its pop time does.
 
-A consumer that lives need not have what it was given: that may have been on its way when the
-connection broke or the broker was killed. Of what it was given before, only what was renewed
-already is renewed: by then a connection that was broken would have been noticed.
+A consumer that is connected may never have received its messages: they may have been on their way
+when an earlier connection broke or the broker was killed. Of the messages that were delivered
+before the present connection, only those are renewed that were renewed before: by then a broken
+connection would have been noticed.
 
-Only what is due, or what the client that is gone holds, is looked at, and others are served after
-every few hundred messages. What a client holds in a queue and is due in the same step is renewed
-together, and from then on with one entry of the journal.
+Each step looks only at the messages that are due, or that a client which left holds; other tasks
+run after every few hundred messages. Messages that a client holds in one queue, and that are due in
+the same step, are renewed together, and from then on with one entry of the journal.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import trio
 
-from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.consuming import ConsumingCore
 from commitbus.broker.messaging.leavers import Held
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.fifo_lock import client_of
@@ -42,33 +43,46 @@ STEP_MESSAGES: Final = 512
 _log: Final = logging.getLogger(__name__)
 
 
-async def run(context: MessagingContext) -> None:
+class Clients(Protocol):
+    """The clients of all protocols, as far as they concern renewals."""
+
+    def alive_since_ms(self, client_id: str) -> int | None:
+        """Return since when a client is known and connected; None for one that is gone.
+
+        Messages that it was given before may never have reached it.
+        """
+
+    def dropping_idle(self) -> Iterator[Sequence[str]]:
+        """Forget the clients that are gone, some at a time, and yield their ids."""
+
+
+async def run(core: ConsumingCore, clients: Clients) -> None:
     """Renew and release every few seconds, and release for clients that leave; never returns."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_release_for_leavers, context)
+        nursery.start_soon(_release_for_leavers, core)
         while True:
             await trio.sleep(INTERVAL_S)
-            for gone in context.clients.dropping_idle():
-                for client in gone:
-                    leave(context, client.client_id)
+            for gone in clients.dropping_idle():
+                for client_id in gone:
+                    leave(core, client_id)
                 await trio.lowlevel.checkpoint()
             try:
-                await _in_steps(renew(context))
+                await _in_steps(renew(core, clients))
             except StateWriteError as error:
                 # Messages become visible early, that is all: no reason to stop serving.
                 _log.warning("renewal not saved", extra={"reason": str(error)})
 
 
-def leave(context: MessagingContext, client_id: str) -> None:
+def leave(core: ConsumingCore, client_id: str) -> None:
     """Have what a client holds with automatic renewal released: it is gone."""
-    context.leavers.add(context.progress.holdings.taken_from(client_id))
+    core.leavers.add(core.progress.holdings.taken_from(client_id))
 
 
-async def _release_for_leavers(context: MessagingContext) -> None:
+async def _release_for_leavers(core: ConsumingCore) -> None:
     while True:
-        held = await context.leavers.next()
+        held = await core.leavers.next()
         try:
-            await _in_steps(release(context, held))
+            await _in_steps(release(core, held))
         except StateWriteError as error:
             _log.warning("release not saved", extra={"reason": str(error)})
 
@@ -78,7 +92,7 @@ async def _in_steps(steps: Iterator[None]) -> None:
         await trio.lowlevel.checkpoint()
 
 
-def renew(context: MessagingContext) -> Iterator[None]:
+def renew(core: ConsumingCore, clients: Clients) -> Iterator[None]:
     """Prolong what expires soon and belongs to a client that is alive; not for ever.
 
     Yields between two steps.
@@ -86,33 +100,48 @@ def renew(context: MessagingContext) -> Iterator[None]:
     Raises:
         StateWriteError: It cannot be saved; the rest is not renewed now.
     """
-    due = context.progress.holdings.due(context.clock.now_ms() + AHEAD_MS)
+    due = core.progress.holdings.due(core.clock.now_ms() + AHEAD_MS)
     for step in _steps(due):
-        renewed = _Together(context)
-        now_ms = context.clock.now_ms()
+        renewed = _Together(core)
+        now_ms = core.clock.now_ms()
         for holding in step:
-            _renew(context, holding, now_ms, renewed)
+            since_ms = clients.alive_since_ms(client_of(holding.receiver))
+            _renew(core, holding, now_ms, since_ms, renewed)
         renewed.extend(lambda entries: max(e.invisible_until_ms for e in entries) + RENEWED_MS)
         yield
 
 
-def _renew(context: MessagingContext, holding: Holding, now_ms: int, renewed: _Together) -> None:
-    key = context.progress.key_of(holding.progress)
+def _renew(
+    core: ConsumingCore, holding: Holding, now_ms: int, since_ms: int | None, renewed: _Together
+) -> None:
+    """Renew the messages of a holding that its client has, as far as can be told.
+
+    Args:
+        core: the broker.
+        holding: what is due.
+        now_ms: the time.
+        since_ms: since when the client is connected; None if it is gone.
+        renewed: takes what is renewed.
+    """
+    key = core.progress.key_of(holding.progress)
     entries = [entry for entry in holding.entries() if entry.invisible_until_ms > now_ms]
     if key is None or not entries:
         # Deleted, reset, or visible again: it is held no more.
-        context.progress.holdings.drop(holding)
+        core.progress.holdings.drop(holding)
+        return
+    if since_ms is None:
         return
     for entry in entries:
-        if not _has_arrived(context, entry):
+        was_renewed = entry.invisible_until_ms - entry.pop_time_ms > RENEWED_MS
+        if not was_renewed and entry.pop_time_ms < since_ms:
             continue
         if now_ms - entry.pop_time_ms < RENEWED_FOR_MS_MAX:
             renewed.add(holding, entry)
         else:
-            _give_up(context, key, holding.progress, entry)
+            _give_up(core, key, holding.progress, entry)
 
 
-def release(context: MessagingContext, held: Held) -> Iterator[None]:
+def release(core: ConsumingCore, held: Held) -> Iterator[None]:
     """Make what a client that is gone holds with automatic renewal visible after a second.
 
     Yields between two steps.
@@ -120,17 +149,17 @@ def release(context: MessagingContext, held: Held) -> Iterator[None]:
     Raises:
         StateWriteError: It cannot be saved; the rest becomes visible at the end of its time.
     """
-    until_ms = context.clock.now_ms() + RELEASED_INVISIBLE_MS
+    until_ms = core.clock.now_ms() + RELEASED_INVISIBLE_MS
     for step in _steps(_draining(held)):
-        released = _Together(context)
+        released = _Together(core)
         for holding in step:
-            key = context.progress.key_of(holding.progress)
+            key = core.progress.key_of(holding.progress)
             if key is None:
                 continue
             for entry in holding.entries():
                 if entry.invisible_until_ms > until_ms:
                     released.add(holding, entry)
-            context.polls.note_expiry(key[0], key[1], until_ms)
+            core.polls.note_expiry(key[0], key[1], until_ms)
         released.extend(lambda _: until_ms)
         yield
 
@@ -156,23 +185,13 @@ def _steps(holdings: Iterable[Holding]) -> Iterator[list[Holding]]:
         yield step
 
 
-def _has_arrived(context: MessagingContext, entry: InFlight) -> bool:
-    """Return whether a client that is alive has a message, as far as can be told."""
-    client_id = client_of(entry.client_id)
-    client = context.clients.get(client_id)
-    if client is None or not context.clients.is_alive(client_id):
-        return False
-    was_renewed = entry.invisible_until_ms - entry.pop_time_ms > RENEWED_MS
-    return was_renewed or entry.pop_time_ms >= client.since_ms
-
-
-def _give_up(context: MessagingContext, key: Key, progress: QueueProgress, entry: InFlight) -> None:
+def _give_up(core: ConsumingCore, key: Key, progress: QueueProgress, entry: InFlight) -> None:
     """Have a message delivered again after the delay of its group's retry policy."""
     group, topic, _ = key
-    config, now_ms = context.metadata.group(group), context.clock.now_ms()
+    config, now_ms = core.metadata.group(group), core.clock.now_ms()
     backoff = config.backoff if config else DEFAULT_BACKOFF
     until_ms = now_ms + backoff.delay_ms(entry.delivery_attempt - 1)
-    context.progress.change_invisible(
+    core.progress.change_invisible(
         progress,
         entry.offset,
         # Another than it had: that ends the automatic renewal.
@@ -180,15 +199,15 @@ def _give_up(context: MessagingContext, key: Key, progress: QueueProgress, entry
         invisible_until_ms=until_ms,
         suspend=False,
     )
-    context.polls.note_expiry(group, topic, until_ms)
+    core.polls.note_expiry(group, topic, until_ms)
 
 
 @final
 class _Together:
     """Messages of one step that are extended together: of a client in a queue."""
 
-    def __init__(self, context: MessagingContext) -> None:
-        self._context = context
+    def __init__(self, core: ConsumingCore) -> None:
+        self._core = core
         self._entries: dict[tuple[QueueProgress, str], list[InFlight]] = {}
 
     def add(self, holding: Holding, entry: InFlight) -> None:
@@ -206,4 +225,4 @@ class _Together:
             offsets = sorted(entry.offset for entry in entries)
             for start in range(0, len(offsets), RENEWED_OFFSETS_MAX):
                 part = offsets[start : start + RENEWED_OFFSETS_MAX]
-                self._context.progress.extend(progress, part, until_ms)
+                self._core.progress.extend(progress, part, until_ms)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, NamedTuple, final
 
 from commitbus.broker.filters.message_filter import MessageFilter
-from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.consuming import ConsumingCore
 from commitbus.broker.messaging.store_reads import (
     Place,
     Unreadable,
@@ -47,7 +47,7 @@ class Found(NamedTuple):
 class Scan:
     """Looks through one queue for what a filter wants."""
 
-    context: MessagingContext
+    core: ConsumingCore
     topic: str
     queue_id: int
     wanted: MessageFilter
@@ -61,7 +61,7 @@ class Scan:
         """
         if not self.wanted.reads_properties:
             return await read_or_wait(self._by_tags, start, max_count)
-        async with self.context.scan_turn:
+        async with self.core.scan_turn:
             found = self._by_properties(start, max_count, only_cached=True)
         if found is None:
             step = partial(self._by_properties, start, max_count, only_cached=False)
@@ -81,7 +81,7 @@ class Scan:
         only_cached: bool,
     ) -> Found | None:
         """Return units of the queue; those before the first that cannot be read, or this alone."""
-        store = self.context.store
+        store = self.core.store
         fetch = store.fetch_cached if only_cached else store.fetch
         count = max_count
         while True:
@@ -110,7 +110,7 @@ class Scan:
         found: list[Place] = []
         accepts = self.wanted.accepts_encoded
         next_offset = looked_at.next_offset
-        records = read_properties(self.context.store, looked_at.places, only_cached=only_cached)
+        records = read_properties(self.core.store, looked_at.places, only_cached=only_cached)
         for place, properties in zip(looked_at.places, records, strict=False):
             if properties is None:
                 is_first = place is looked_at.places[0]
@@ -127,6 +127,6 @@ class Scan:
 
     def _timer(self) -> Callable[[], bool]:
         """Return what says that a step on the trio thread has taken its time."""
-        now_s = self.context.clock.monotonic_s
+        now_s = self.core.clock.monotonic_s
         until_s = now_s() + STEP_S
         return lambda: now_s() > until_s

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commitbus.broker.core.errors import InvalidReceiptHandleError
-from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.consuming import ConsumingCore
 from commitbus.broker.messaging.deliveries import Places, find_delivery
 from commitbus.broker.messaging.store_reads import ColdPlacesError
 from commitbus.broker.metadata.fifo_lock import lock_units
@@ -19,7 +19,7 @@ from commitbus.commitlog.errors import ReadFailedError
 
 
 def acknowledge(
-    context: MessagingContext, group: str, topic: str, handles: Sequence[str], places: Places
+    core: ConsumingCore, group: str, topic: str, handles: Sequence[str], places: Places
 ) -> dict[int, Exception]:
     """Take messages out of flight for good; one that is already counts as taken.
 
@@ -35,7 +35,7 @@ def acknowledge(
     cold: set[tuple[int, int]] = set()
     for index, text in enumerate(handles):
         try:
-            handle, progress, entry = find_delivery(context, group, topic, text, places)
+            handle, progress, entry = find_delivery(core, group, topic, text, places)
         except (InvalidReceiptHandleError, ReadFailedError) as error:
             errors[index] = error
         except ColdPlacesError as error:
@@ -46,13 +46,13 @@ def acknowledge(
     if cold:
         raise ColdPlacesError(cold)
     for progress, offsets in in_flight.items():
-        count = settle(context, group, topic, progress, offsets)
-        context.counters.count_acknowledged(group, topic, count)
+        count = settle(core, group, topic, progress, offsets)
+        core.counters.count_acknowledged(group, topic, count)
     return errors
 
 
 def settle(
-    context: MessagingContext,
+    core: ConsumingCore,
     group: str,
     topic: str,
     progress: QueueProgress,
@@ -62,28 +62,28 @@ def settle(
 
     Wakes a receiver if it may have waited for that: no arrival may come to do so.
     """
-    was_full = progress.in_flight_count >= context.progress.in_flight_max
-    count = context.progress.acknowledge(progress, *offsets)
-    config = context.metadata.group(group)
+    was_full = progress.in_flight_count >= core.progress.in_flight_max
+    count = core.progress.acknowledge(progress, *offsets)
+    config = core.metadata.group(group)
     if was_full:
-        context.polls.wake(group, topic)
+        core.polls.wake(group, topic)
     elif config is not None and config.consume_message_orderly:
         # Where message groups are locked, the next of this one may be free whatever else is out.
         free_at_ms = (
-            lock_units(progress, LockUnit.QUEUE).next_free_ms(context.clock.now_ms())
+            lock_units(progress, LockUnit.QUEUE).next_free_ms(core.clock.now_ms())
             if config.lock_unit is LockUnit.QUEUE
             else None
         )
         if free_at_ms is None:
-            context.polls.wake(group, topic)
+            core.polls.wake(group, topic)
         else:
             # If the wall clock was set back, that may be before the expiry that waiters noted.
-            context.polls.note_expiry(group, topic, free_at_ms)
+            core.polls.note_expiry(group, topic, free_at_ms)
     return count
 
 
 def change_invisible(
-    context: MessagingContext,
+    core: ConsumingCore,
     group: str,
     topic: str,
     text: str,
@@ -95,7 +95,7 @@ def change_invisible(
     """Set anew when a message becomes visible again, counted from now; return its new handle.
 
     Args:
-        context: the broker.
+        core: the broker.
         group: the group that received the message.
         topic: where it was received from.
         text: the handle of the delivery.
@@ -109,20 +109,20 @@ def change_invisible(
         ColdPlacesError: a place must be read first; nothing has changed.
         StateWriteError: it cannot be saved; nothing changed.
     """
-    handle, progress, entry = find_delivery(context, group, topic, text, places)
+    handle, progress, entry = find_delivery(core, group, topic, text, places)
     if entry is None:
         raise InvalidReceiptHandleError("the message is acknowledged")
-    now_ms = context.clock.now_ms()
+    now_ms = core.clock.now_ms()
     # Never the time that it had: the new handle must differ, and it ends the automatic renewal.
     pop_time_ms = max(now_ms, entry.pop_time_ms + 1)
-    context.progress.change_invisible(
+    core.progress.change_invisible(
         progress,
         handle.queue_offset,
         pop_time_ms=pop_time_ms,
         invisible_until_ms=now_ms + duration_ms,
         suspend=suspend,
     )
-    context.polls.note_expiry(group, topic, now_ms + duration_ms)
+    core.polls.note_expiry(group, topic, now_ms + duration_ms)
     changed = handle._replace(pop_time_ms=pop_time_ms, invisible_ms=duration_ms)
-    config = context.metadata.group(group)
+    config = core.metadata.group(group)
     return changed.encode(fifo=config is not None and config.consume_message_orderly)

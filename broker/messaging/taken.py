@@ -12,8 +12,7 @@ from typing import Final, NamedTuple, final
 
 from commitbus.broker.core.errors import TooManyRequestsError
 from commitbus.broker.messaging.allowance import Allowance
-from commitbus.broker.messaging.client_groups import beginning_of
-from commitbus.broker.messaging.context import MessagingContext
+from commitbus.broker.messaging.consuming import ConsumingCore, beginning_of
 from commitbus.broker.messaging.delivering import Recipient
 from commitbus.broker.messaging.demand import Demand
 from commitbus.broker.messaging.store_reads import Place
@@ -41,15 +40,15 @@ class Run(NamedTuple):
 class Taken:
     """The messages that one receive call has put in flight."""
 
-    __slots__ = ("allowance", "context", "demand", "has_more", "is_fifo", "runs")
+    __slots__ = ("allowance", "core", "demand", "has_more", "is_fifo", "runs")
 
-    def __init__(self, context: MessagingContext, demand: Demand, *, is_fifo: bool) -> None:
-        self.context, self.demand, self.is_fifo = context, demand, is_fifo
+    def __init__(self, core: ConsumingCore, demand: Demand, *, is_fifo: bool) -> None:
+        self.core, self.demand, self.is_fifo = core, demand, is_fifo
         self.runs: list[Run] = []
         self.has_more = False
         """Whether taking stopped at a limit, so that there may be more."""
         to = Recipient(demand.group, client_of(demand.client_id), demand.connection)
-        self.allowance = Allowance(context.delivering, to, demand.batch_size)
+        self.allowance = Allowance(core.delivering, to, demand.batch_size)
 
     def add(self, run: Run) -> None:
         """Make a run part of the batch."""
@@ -74,8 +73,8 @@ class Taken:
         Raises:
             RequestError: one is gone, or is not to be received from or for.
         """
-        topic = self.context.readable_topic(self.demand.topic)
-        return topic, self.context.consuming_group(self.demand.group)
+        topic = self.core.readable_topic(self.demand.topic)
+        return topic, self.core.consuming_group(self.demand.group)
 
     def key(self, queue_id: int) -> tuple[str, str, int]:
         """Return the key of the group's progress in a queue."""
@@ -83,7 +82,7 @@ class Taken:
 
     def get(self, queue_id: int) -> QueueProgress | None:
         """Return the group's progress in a queue, None where it has not begun."""
-        return self.context.progress.get(self.demand.group, self.demand.topic, queue_id)
+        return self.core.progress.get(self.demand.group, self.demand.topic, queue_id)
 
     def progress(self, queue_id: int) -> QueueProgress:
         """Return the group's progress in a queue, begun now for a new group.
@@ -91,14 +90,14 @@ class Taken:
         Raises:
             RequestError: topic or group are gone, or there is no room for one more.
         """
-        demand, table = self.demand, self.context.progress
+        demand, table = self.demand, self.core.progress
         progress = table.get(demand.group, demand.topic, queue_id)
         if progress is None:
             # A topic or group that was deleted a moment ago must not leave progress behind.
             self.check()
             if len(table) >= PROGRESS_MAX:
                 raise TooManyRequestsError(f"{len(table)} queues of groups are kept track of")
-            first = beginning_of(self.context.store, demand.topic, queue_id)
+            first = beginning_of(self.core.store, demand.topic, queue_id)
             progress = table.create(*self.key(queue_id), first)
         return progress
 
@@ -116,9 +115,9 @@ class Taken:
         self, queue_id: int, progress: QueueProgress, places: Sequence[Place], *, next_offset: int
     ) -> None:
         """Take new messages, and go on behind them at `next_offset`."""
-        now_ms = self.context.clock.now_ms()
+        now_ms = self.core.clock.now_ms()
         offsets, lease = [place.queue_offset for place in places], self._lease(now_ms, now_ms)
-        self.context.progress.deliver(progress, offsets, lease, next_offset=next_offset)
+        self.core.progress.deliver(progress, offsets, lease, next_offset=next_offset)
         if places:
             self.add(Run(progress, queue_id, now_ms, 1, places))
 
@@ -135,7 +134,7 @@ class Taken:
         # Never the time that it had, even within its millisecond or after the wall clock was set
         # back: an older handle would pass for the new one.
         pop_time_ms = max(now_ms, progress.in_flight[place.queue_offset].pop_time_ms + 1)
-        attempt = self.context.progress.redeliver(
+        attempt = self.core.progress.redeliver(
             progress, place.queue_offset, self._lease(now_ms, pop_time_ms), counts=counts
         )
         return Run(progress, queue_id, pop_time_ms, attempt, (place,))
@@ -161,11 +160,11 @@ class Taken:
         entry = self.in_flight(run, place)
         if entry is None:
             return
-        self.context.progress.change_invisible(
+        self.core.progress.change_invisible(
             run.progress,
             entry.offset,
             # Another than it had, even within its millisecond: that ends the automatic renewal.
-            pop_time_ms=max(self.context.clock.now_ms(), entry.pop_time_ms + 1),
+            pop_time_ms=max(self.core.clock.now_ms(), entry.pop_time_ms + 1),
             invisible_until_ms=until_ms,
             suspend=True,
         )
@@ -178,12 +177,12 @@ class Taken:
             lease = Lease(
                 entry.pop_time_ms + 1, entry.invisible_until_ms, client_id="", auto_renew=False
             )
-            self.context.progress.redeliver(run.progress, place.queue_offset, lease, counts=False)
+            self.core.progress.redeliver(run.progress, place.queue_offset, lease, counts=False)
 
     def drop(self, run: Run, place: Place) -> None:
         """Take a message out of flight for good, undelivered."""
         if self.in_flight(run, place) is not None:
-            self.context.progress.acknowledge(run.progress, place.queue_offset)
+            self.core.progress.acknowledge(run.progress, place.queue_offset)
         if self.is_fifo:
             # Other receivers may have found the lock unit locked by it, and wait.
             self.has_more = True

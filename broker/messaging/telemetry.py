@@ -179,7 +179,7 @@ def notify_client_termination(
     client = context.clients.remove(client_id_of(call))
     if client is None:
         raise UnrecognizedClientError(f"client {shown(call.client_id)} is not known")
-    renewals.leave(context, client.client_id)
+    renewals.leave(context.consuming, client.client_id)
     return pb.NotifyClientTerminationResponse(status=ok())
 
 

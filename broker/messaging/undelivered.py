@@ -25,7 +25,7 @@ _log: Final = logging.getLogger(__name__)
 def put_off(taken: Taken, run: Run, place: Place, error: StoreError) -> None:
     """Leave a message that cannot be read in flight, to be tried again when it is visible."""
     _log.error("message unreadable", extra=_about(taken, run, place, error))
-    group = taken.context.metadata.group(taken.demand.group)
+    group = taken.core.metadata.group(taken.demand.group)
     tries_for_ever = group is not None and group.retry_max_times < 0
     if tries_for_ever and run.delivery_attempt >= UNREADABLE_ATTEMPTS_MAX:
         _give_up(taken, run, place, error)
@@ -35,14 +35,14 @@ def put_off(taken: Taken, run: Run, place: Place, error: StoreError) -> None:
 
 async def bury(taken: Taken, run: Run) -> None:
     """Move a message that was delivered too often to the dead letter queue."""
-    async with taken.context.letter_places:
+    async with taken.core.letter_places:
         await _bury(taken, run)
 
 
 async def _bury(taken: Taken, run: Run) -> None:
-    context, group, (place,) = taken.context, taken.demand.group, run.places
+    core, group, (place,) = taken.core, taken.demand.group, run.places
     try:
-        record = await read_or_wait(read_record, context.store, place)
+        record = await read_or_wait(read_record, core.store, place)
     except OffsetOutOfRangeError:
         taken.drop(run, place)
         return
@@ -50,11 +50,11 @@ async def _bury(taken: Taken, run: Run) -> None:
         _give_up(taken, run, place, error)
         return
     try:
-        await dead_letters.prepare(context, group)
+        await dead_letters.prepare(core, group)
         if taken.in_flight(run, place) is None:
             return  # Settled while a disk was waited for.
         # The run counted one attempt more, which will not happen.
-        await dead_letters.bury(context, group, record, run.delivery_attempt - 1)
+        await dead_letters.bury(core, group, record, run.delivery_attempt - 1)
     except MessageRefusedError as error:
         # Every attempt would fail, so the message is dropped.
         _log.exception("dead letter refused", extra=_about(taken, run, place, error))

@@ -25,11 +25,11 @@ class Unordered:
 
     async def take(self, queue_count: int, group: GroupConfig, until_s: float) -> None:
         """Take retries and new messages: first the kind whose turn it is, then the other one."""
-        taken, context = self._taken, self._taken.context
+        taken, core = self._taken, self._taken.core
         has_retries = self._has_retries(queue_count)
-        turns = context.turns_of(taken.demand.group, taken.demand.topic)
+        turns = core.turns_of(taken.demand.group, taken.demand.topic)
         retries_begin = has_retries and (
-            not self._has_new(queue_count) or turns.retries_begin(context.config.retry_percent)
+            not self._has_new(queue_count) or turns.retries_begin(core.config.retry_percent)
         )
         if retries_begin:
             await self._take_retries(turns.queues_for_retries(queue_count), group)
@@ -45,8 +45,8 @@ class Unordered:
 
     def _has_retries(self, queue_count: int) -> bool:
         """Return whether anything is visible again; begins the group's progress in each queue."""
-        context, demand, found = self._taken.context, self._taken.demand, False
-        now_ms, get = context.clock.now_ms(), context.progress.get
+        core, demand, found = self._taken.core, self._taken.demand, False
+        now_ms, get = core.clock.now_ms(), core.progress.get
         for queue_id in range(queue_count):
             progress = get(demand.group, demand.topic, queue_id) or self._taken.progress(queue_id)
             # The first is much quicker, the second right.
@@ -61,7 +61,7 @@ class Unordered:
 
     async def _take_retries(self, queues: Sequence[int], group: GroupConfig) -> None:
         """Take what was delivered before and is visible again, of every queue."""
-        now_ms = self._taken.context.clock.now_ms()
+        now_ms = self._taken.core.clock.now_ms()
         for queue_id in queues:
             progress = self._taken.progress(queue_id)
             if progress.may_have_expired(now_ms) and self._taken.allowance.room:
@@ -70,15 +70,13 @@ class Unordered:
     async def _take_expired(
         self, queue_id: int, progress: QueueProgress, group: GroupConfig
     ) -> None:
-        taken, context = self._taken, self._taken.context
-        entries = progress.expired(context.clock.now_ms(), taken.allowance.room)
+        taken, core = self._taken, self._taken.core
+        entries = progress.expired(core.clock.now_ms(), taken.allowance.room)
         offsets = [entry.offset for entry in entries]
-        places = await read_or_wait(
-            read_places, context.store, taken.demand.topic, queue_id, offsets
-        )
+        places = await read_or_wait(read_places, core.store, taken.demand.topic, queue_id, offsets)
         if not taken.is_current(queue_id, progress):
             return
-        now_ms, exhausted = context.clock.now_ms(), list[Run]()
+        now_ms, exhausted = core.clock.now_ms(), list[Run]()
         for entry in entries:
             if (
                 progress.in_flight.get(entry.offset) is not entry
@@ -88,7 +86,7 @@ class Unordered:
             place = places[entry.offset]
             if place is None:
                 # Retention has deleted it: there is nothing left to deliver.
-                context.progress.acknowledge(progress, entry.offset)
+                core.progress.acknowledge(progress, entry.offset)
                 continue
             if not taken.allowance.fitting((place,)):
                 break

@@ -102,7 +102,7 @@ def test_a_scrape_has_rocketmq_s_names_and_labels(tmp_path: Path) -> None:
                 progress, [0], Lease(1, 2, "c", auto_renew=False), next_offset=1
             )
             context.messaging.counters.count_received("g", "orders", 1, 3)
-            context.messaging.in_flight_cap.reached("g", "orders", 0, 1)
+            context.messaging.consuming.in_flight_cap.reached("g", "orders", 0, 1)
             await trio.to_thread.run_sync(
                 context.store.wait_dispatched, context.store.end_offset, 10.0
             )

@@ -88,7 +88,7 @@ def receive(channel: grpc.Channel, *, auto_renew: bool = False) -> list[pb.Messa
 
 def wait_until_parked(broker: Broker) -> None:
     """Wait until one receiver stands in line."""
-    polls = state(broker).polls
+    polls = state(broker).consuming.polls
     for _ in range(1000):
         line = polls._line("billing", "orders")
         if line is not None and line.joined:

@@ -16,6 +16,7 @@ from typing import Final, final
 
 import trio
 
+from commitbus.broker.address import UNIX_PREFIX
 from commitbus.broker.rpc.listen.certificate import TlsContexts
 from commitbus.broker.rpc.listen.proxy_header import (
     ProxyHeaderError,
@@ -26,7 +27,7 @@ from commitbus.broker.rpc.listen.tls_mode import TlsMode
 
 ALPN_H2: Final = "h2"
 TIME_LIMIT_S: Final = 10.0
-UNIX_PEER: Final = "unix:"
+UNIX_PEER: Final = UNIX_PREFIX
 _UNKNOWN_PEER: Final = "unknown"
 
 _TLS_HANDSHAKE: Final = b"\x16"

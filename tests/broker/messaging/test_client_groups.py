@@ -69,7 +69,7 @@ def test_a_group_that_nobody_uses_is_forgotten(run: Run) -> None:
         assert names >= {"G", "wanted"}
         assert context.metadata.topic("%RETRY%idle") is None
         assert context.progress.topics_of("idle") == []
-        assert "idle" not in context._turns
+        assert "idle" not in context.consuming._turns
         assert await heartbeat(bus, "idle") == pb.OK
 
     run(scenario)

@@ -20,7 +20,7 @@ from commitbus.broker.core.validation import (
     check_message,
 )
 from commitbus.broker.messaging import dead_letters
-from commitbus.broker.messaging.context import LETTERS_MAX
+from commitbus.broker.messaging.consuming import LETTERS_MAX
 from commitbus.broker.messaging.validate import new_message
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.errors import DiskFullError

@@ -137,7 +137,7 @@ def test_nine_slow_readers_stop_nobody_else(run: Run, *, orderly: bool) -> None:
                 assert len(received.bodies) >= 4
                 await bus.ack(*received.handles, group="G9")
             nursery.cancel_scope.cancel()
-        assert bus.context.delivering.total_bytes == 0
+        assert bus.context.consuming.delivering.total_bytes == 0
 
     run(scenario)
 
@@ -159,7 +159,7 @@ def test_slow_clients_of_a_group_leave_the_others_of_it_one_message(run: Run) ->
             refused = await bus.receive(call=call_of(bus, 0))
             assert refused.status.code == pb.TOO_MANY_REQUESTS
             nursery.cancel_scope.cancel()
-        assert bus.context.delivering.total_bytes == 0
+        assert bus.context.consuming.delivering.total_bytes == 0
 
     run(scenario)
 
@@ -196,6 +196,6 @@ def test_pulls_have_the_same_shares(run: Run) -> None:
             assert sum(answer.HasField("message") for answer in answers) >= 4
             answers.clear()
             nursery.cancel_scope.cancel()
-        assert bus.context.delivering.total_bytes == 0
+        assert bus.context.consuming.delivering.total_bytes == 0
 
     run(scenario)

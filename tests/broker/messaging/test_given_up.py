@@ -52,6 +52,6 @@ def test_a_pull_that_was_given_up_reads_nothing(run: Run, monkeypatch: pytest.Mo
         assert scope.cancelled_caught
         assert looks == []
         assert (await pull(bus)).bodies == [b"1"]
-        assert len(bus.context.watch) == 0
+        assert len(bus.context.consuming.watch) == 0
 
     run(scenario)

@@ -62,7 +62,7 @@ def test_it_is_logged_once_a_minute_and_counted_each_time(
         await bus.receive(invisible_s=6000)
         for _ in range(4):
             await look(bus)
-        cap = bus.context.in_flight_cap
+        cap = bus.context.consuming.in_flight_cap
         assert cap.looks[("G", "T")] >= 4
         assert [record.message for record in caplog.records].count(
             "in_flight_max reached: the group gets nothing new from this queue"

@@ -51,7 +51,7 @@ def test_messages_come_from_the_offset_on_and_may_come_again(run: Run) -> None:
             assert (pulled.code, pulled.bodies, pulled.next_offset) == (pb.OK, [b"1", b"2"], 3)
             assert pulled.kinds == ["status", "message", "message", "next_offset"]
         assert bus.context.progress.get("G", "T", 0) is None
-        assert bus.context.delivering.total_bytes == 0
+        assert bus.context.consuming.delivering.total_bytes == 0
         assert (await bus.receive()).bodies == [b"0", b"1", b"2", b"3"]
 
     run(scenario)
@@ -171,7 +171,7 @@ def test_a_message_between_the_look_and_the_wait_is_not_missed(
     """It arrives when nobody was there yet to be woken."""
 
     async def scenario(bus: Any) -> None:
-        watch = bus.context.watch
+        watch = bus.context.consuming.watch
         add = watch.add
 
         def late(*arguments: Any) -> None:
@@ -257,9 +257,9 @@ def test_a_client_that_goes_leaves_nothing_behind(run: Run) -> None:
         async with trio.open_nursery() as nursery:
             await start(nursery, bus)
             client = bus.context.clients.get("client")
-            assert (client.streams, len(bus.context.watch)) == (1, 1)
+            assert (client.streams, len(bus.context.consuming.watch)) == (1, 1)
             nursery.cancel_scope.cancel()
-        assert (client.streams, len(bus.context.watch)) == (0, 0)
+        assert (client.streams, len(bus.context.consuming.watch)) == (0, 0)
 
     run(scenario)
 
@@ -318,7 +318,7 @@ def test_slow_readers_hold_a_bounded_number_of_bytes_for_a_bounded_time(
             await trio.testing.wait_all_tasks_blocked()
             assert (await pull(bus)).code == pb.TOO_MANY_REQUESTS
             await bus.sleep(60.1)
-        assert bus.context.delivering.total_bytes == 0
+        assert bus.context.consuming.delivering.total_bytes == 0
         assert (await pull(bus)).code == pb.OK
 
     run(scenario)

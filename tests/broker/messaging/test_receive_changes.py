@@ -167,10 +167,10 @@ def test_slow_readers_hold_a_bounded_number_of_bytes_for_a_bounded_time(
             assert (await bus.receive()).status.code == pb.TOO_MANY_REQUESTS
             await bus.sleep(60.1)
         assert errors[0].code is StatusCode.DEADLINE_EXCEEDED
-        assert bus.context.delivering.total_bytes == 0
+        assert bus.context.consuming.delivering.total_bytes == 0
         assert (await bus.receive()).bodies == [b"b"]
         await bus.sleep(1.1)
         assert (await bus.receive()).bodies == [b"a" * 100]
-        assert bus.context.delivering.total_bytes == 0
+        assert bus.context.consuming.delivering.total_bytes == 0
 
     run(scenario)

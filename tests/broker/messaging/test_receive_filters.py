@@ -235,7 +235,7 @@ def test_somebody_else_goes_on_when_a_client_leaves_in_a_scan(run: Run, steps: l
                 leaving.cancel_scope.cancel()
             bus.clock.autojump_threshold = 0
         assert bodies == [b"found"]
-        assert bus.context.scanning == set()
+        assert bus.context.consuming.scanning == set()
 
     run(scenario)
 
