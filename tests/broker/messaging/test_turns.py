@@ -142,7 +142,9 @@ def test_a_fifo_group_has_its_retries_first(run: Run) -> None:
 
 def kept(bus: Any) -> set[tuple[str, str]]:
     """Return the groups and topics whose turns are known."""
-    return {(group, topic) for group, topics in bus.context.consuming._turns.items() for topic in topics}
+    return {
+        (group, topic) for group, topics in bus.context.consuming._turns.items() for topic in topics
+    }
 
 
 def test_what_is_kept_about_turns_goes_with_its_topic_and_its_group(run: Run) -> None:
