@@ -14,13 +14,13 @@ import trio
 from bench.handlers import call_of, in_a_broker
 from bench.measure import Row
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.metadata.progress_entries import EntryKind, encode_offset
-from commitbus.broker.metadata.progress_journal import (
+from commitbus.broker.metadata.topics import TopicConfig
+from commitbus.broker.progress.changes import EntryKind, encode_offset
+from commitbus.broker.progress.journal import (
     JOURNAL_BYTES_DEFAULT,
     JournalMark,
     ProgressJournal,
 )
-from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.rpc.method import Method
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.file_system import RealFileSystem

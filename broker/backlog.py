@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
-from commitbus.broker.metadata.progress_table import ProgressTable
+from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.queue_times import NEVER_MS, physical_offset, timestamp_at
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset

@@ -31,7 +31,7 @@ from commitbus.broker.core.broker import BrokerCore
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.methods import messaging_methods, run_messaging
 from commitbus.broker.metadata.metadata_store import MetadataStore
-from commitbus.broker.metadata.progress_table import ProgressTable
+from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.rates import Rates
 from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES, TRIO_CALLS_MAX
 from commitbus.broker.rpc.method import Method

@@ -13,8 +13,8 @@ from commitbus.broker.core.broker import BrokerCore
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.metadata_store import MetadataStore
-from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.broker.metadata.topics import TopicConfig
+from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.rates import Rates
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.shown import shown

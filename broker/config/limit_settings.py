@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from commitbus.broker.config.setting import documented
 from commitbus.broker.config.store_settings import DAY_MS, FILE_BYTES_MAX
-from commitbus.broker.metadata.progress import IN_FLIGHT_MAX_DEFAULT
+from commitbus.broker.progress.queue_progress import IN_FLIGHT_MAX_DEFAULT
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from commitbus.broker.messaging.durability import Durability
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.metadata.names import dead_letter_topic, group_of_topic
-from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.broker.metadata.topics import QUEUES_MAX, TopicConfig
+from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.worker_lines import address_served
 from commitbus.commitlog.clock import Clock

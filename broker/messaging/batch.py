@@ -38,7 +38,7 @@ from commitbus.broker.messaging.undelivered import put_off
 from commitbus.broker.messaging.unordered import Unordered
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.groups import GroupConfig
-from commitbus.broker.metadata.progress import QueueProgress
+from commitbus.broker.progress.queue_progress import QueueProgress
 from commitbus.commitlog.errors import OffsetOutOfRangeError, StoreClosedError, StoreError
 
 _log: Final = logging.getLogger(__name__)

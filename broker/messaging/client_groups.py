@@ -18,7 +18,7 @@ from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.names import RETRY_TOPIC_PREFIX, dead_letter_topic
-from commitbus.broker.metadata.progress import QueueProgress
+from commitbus.broker.progress.queue_progress import QueueProgress
 
 IDLE_S: Final = 600.0
 """An unused group is forgotten after once to twice as long. Clients send heartbeats every 10 s."""

@@ -22,7 +22,7 @@ from commitbus.broker.messaging.store_reads import (
     Unreadable,
     read_places,
 )
-from commitbus.broker.metadata.progress import InFlight, QueueProgress
+from commitbus.broker.progress.queue_progress import InFlight, QueueProgress
 from commitbus.broker.shown import shown
 from commitbus.broker.worker_lines import run_in_worker
 

@@ -1,6 +1,6 @@
 """The order of a FIFO group: each lock unit in order, and nothing of it while a part is out.
 
-Where a batch is locked: `LockUnits` (`broker.metadata.fifo_lock`) is an index of what is in flight.
+Where a batch is locked: `LockUnits` (`broker.progress.fifo_lock`) is an index of what is in flight.
 A unit is the whole queue, as in RocketMQ, or a message group where the group is set so. It is
 locked while any message of it is in flight and invisible. So the deliveries that `Taken` writes
 are the lock, and acknowledgements and expiries are the unlock; there is no other state. Here each
@@ -20,9 +20,9 @@ from commitbus.broker.messaging.locked_queue import LockedQueue
 from commitbus.broker.messaging.new_messages import NewMessages
 from commitbus.broker.messaging.store_reads import Place
 from commitbus.broker.messaging.taken import Run, Taken
-from commitbus.broker.metadata.fifo_lock import UnitName, lock_units, names_attempt
 from commitbus.broker.metadata.groups import GroupConfig, LockUnit
-from commitbus.broker.metadata.progress import QueueProgress
+from commitbus.broker.progress.fifo_lock import UnitName, lock_units, names_attempt
+from commitbus.broker.progress.queue_progress import QueueProgress
 from commitbus.commitlog.errors import StoreError
 
 _log: Final = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import logging
 from typing import Final, final
 
 from commitbus.broker.metadata.metadata_store import MetadataStore
-from commitbus.broker.metadata.progress_table import ProgressTable
+from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.clock import Clock
 

@@ -7,7 +7,7 @@ from typing import final
 
 import trio
 
-from commitbus.broker.metadata.progress_holdings import Holding
+from commitbus.broker.progress.holdings import Holding
 
 Held = dict[Holding, None]
 

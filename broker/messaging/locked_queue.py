@@ -23,9 +23,9 @@ from commitbus.broker.messaging.store_reads import (
 )
 from commitbus.broker.messaging.taken import Run, Taken, is_exhausted
 from commitbus.broker.messaging.undelivered import bury
-from commitbus.broker.metadata.fifo_lock import LockUnits, UnitName, lock_units
 from commitbus.broker.metadata.groups import GroupConfig
-from commitbus.broker.metadata.progress import InFlight, QueueProgress
+from commitbus.broker.progress.fifo_lock import LockUnits, UnitName, lock_units
+from commitbus.broker.progress.queue_progress import InFlight, QueueProgress
 from commitbus.broker.store.store_reader import StoreReader
 from commitbus.commitlog.record_format import decode_properties
 

@@ -10,7 +10,7 @@ import trio
 from commitbus.broker.messaging.allowance import BATCH_MAX
 from commitbus.broker.messaging.scan import Found, Scan
 from commitbus.broker.messaging.taken import Taken
-from commitbus.broker.metadata.progress import QueueProgress
+from commitbus.broker.progress.queue_progress import QueueProgress
 from commitbus.commitlog.types import QueueOffset
 
 Step = Callable[[int], Awaitable[bool]]

@@ -12,7 +12,7 @@ import trio
 from google.protobuf.message import Message
 
 from commitbus.broker.messaging.errors import TooManyRequestsError
-from commitbus.broker.metadata.progress_flush import ProgressFlush
+from commitbus.broker.progress.journal_flush import ProgressFlush
 from commitbus.broker.rpc.call import Call, Response
 from commitbus.broker.rpc.method import Later
 from commitbus.commitlog.errors import StoreError

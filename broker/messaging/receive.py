@@ -28,7 +28,7 @@ from commitbus.broker.messaging.validate import (
     invisible_ms,
     topic_name,
 )
-from commitbus.broker.metadata.fifo_lock import receiver_id
+from commitbus.broker.progress.fifo_lock import receiver_id
 from commitbus.broker.rpc.call import LANGUAGE_HEADER, Call, Send
 from commitbus.broker.rpc.method import Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb

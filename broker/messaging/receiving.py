@@ -11,7 +11,7 @@ from commitbus.broker.messaging.batch import Batch
 from commitbus.broker.messaging.consuming import ConsumingCore
 from commitbus.broker.messaging.demand import Demand
 from commitbus.broker.messaging.encoder import Encoder, M
-from commitbus.broker.metadata.fifo_lock import names_attempt
+from commitbus.broker.progress.fifo_lock import names_attempt
 
 
 @final

@@ -24,11 +24,11 @@ import trio
 from commitbus.broker.messaging.consuming import ConsumingCore
 from commitbus.broker.messaging.leavers import Held
 from commitbus.broker.metadata.errors import StateWriteError
-from commitbus.broker.metadata.fifo_lock import client_of
 from commitbus.broker.metadata.groups import DEFAULT_BACKOFF
-from commitbus.broker.metadata.progress import RENEWED_OFFSETS_MAX, InFlight, QueueProgress
-from commitbus.broker.metadata.progress_holdings import Holding
-from commitbus.broker.metadata.progress_store import Key
+from commitbus.broker.progress.fifo_lock import client_of
+from commitbus.broker.progress.holdings import Holding
+from commitbus.broker.progress.progress_rows import Key
+from commitbus.broker.progress.queue_progress import RENEWED_OFFSETS_MAX, InFlight, QueueProgress
 
 INTERVAL_S: Final = 5
 AHEAD_MS: Final = 10_000

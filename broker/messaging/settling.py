@@ -12,9 +12,9 @@ from commitbus.broker.core.errors import InvalidReceiptHandleError
 from commitbus.broker.messaging.consuming import ConsumingCore
 from commitbus.broker.messaging.deliveries import Places, find_delivery
 from commitbus.broker.messaging.store_reads import ColdPlacesError
-from commitbus.broker.metadata.fifo_lock import lock_units
 from commitbus.broker.metadata.groups import LockUnit
-from commitbus.broker.metadata.progress import QueueProgress
+from commitbus.broker.progress.fifo_lock import lock_units
+from commitbus.broker.progress.queue_progress import QueueProgress
 from commitbus.commitlog.errors import ReadFailedError
 
 

@@ -16,10 +16,10 @@ from commitbus.broker.messaging.consuming import ConsumingCore, beginning_of
 from commitbus.broker.messaging.delivering import Recipient
 from commitbus.broker.messaging.demand import Demand
 from commitbus.broker.messaging.store_reads import Place
-from commitbus.broker.metadata.fifo_lock import client_of
 from commitbus.broker.metadata.groups import GroupConfig
-from commitbus.broker.metadata.progress import InFlight, Lease, QueueProgress
 from commitbus.broker.metadata.topics import TopicConfig
+from commitbus.broker.progress.fifo_lock import client_of
+from commitbus.broker.progress.queue_progress import InFlight, Lease, QueueProgress
 
 PROGRESS_MAX: Final = 1_000_000
 """Queues of groups, 700 bytes each: any client may begin one by naming a group."""

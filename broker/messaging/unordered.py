@@ -10,7 +10,7 @@ from commitbus.broker.messaging.store_reads import Place, read_or_wait, read_pla
 from commitbus.broker.messaging.taken import Run, Taken, is_exhausted
 from commitbus.broker.messaging.undelivered import bury
 from commitbus.broker.metadata.groups import GroupConfig
-from commitbus.broker.metadata.progress import QueueProgress
+from commitbus.broker.progress.queue_progress import QueueProgress
 from commitbus.commitlog.errors import StoreError
 
 

@@ -20,6 +20,7 @@ STORAGE = (
     "commitbus.flush.",
     "commitbus.broker.store.",
     "commitbus.broker.metadata.",
+    "commitbus.broker.progress.",
 )
 """Their callers decide on which thread they read."""
 

@@ -18,7 +18,7 @@ from commitbus.broker.admin.topics import put_topic
 from commitbus.broker.cli.admin_client import AdminClient
 from commitbus.broker.config import BrokerConfig
 from commitbus.broker.embedded import SMALL_FILES
-from commitbus.broker.metadata.progress import Lease
+from commitbus.broker.progress.queue_progress import Lease
 from commitbus.broker.rpc.address import ListenError
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin
 from commitbus.broker.server import RunningBroker, run_broker

@@ -18,8 +18,8 @@ import trio
 
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.metadata_store import MetadataStore
-from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.broker.metadata.topics import TopicConfig
+from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.clock import SystemClock

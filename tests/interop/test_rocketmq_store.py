@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 import pytest
 
 from commitbus.broker.metadata.metadata_store import MetadataStore
-from commitbus.broker.metadata.progress_table import ProgressTable
+from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.store.check import check_store
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.store_reader import END_OF_TIME_MS

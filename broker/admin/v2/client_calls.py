@@ -10,9 +10,9 @@ from commitbus.broker.admin.v2.names import known_group, known_topic, time_for_a
 from commitbus.broker.core.errors import ClientNotConnectedError
 from commitbus.broker.messaging.clients import Client
 from commitbus.broker.messaging.status import ok
-from commitbus.broker.metadata.fifo_lock import client_of
-from commitbus.broker.metadata.progress import InFlight
-from commitbus.broker.metadata.progress_store import Key
+from commitbus.broker.progress.fifo_lock import client_of
+from commitbus.broker.progress.progress_rows import Key
+from commitbus.broker.progress.queue_progress import InFlight
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.worker_lines import run_in_worker

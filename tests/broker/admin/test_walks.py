@@ -22,8 +22,8 @@ from commitbus.broker.admin.v2.subscriptions import list_subscription
 from commitbus.broker.config import BrokerConfig
 from commitbus.broker.embedded import SMALL_FILES
 from commitbus.broker.metadata.groups import GroupConfig
-from commitbus.broker.metadata.progress import Lease, QueueProgress
 from commitbus.broker.metadata.topics import TopicConfig
+from commitbus.broker.progress.queue_progress import Lease, QueueProgress
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.server import RunningBroker, run_broker

@@ -18,10 +18,10 @@ from commitbus.broker.messaging import locked_queue, taken, unordered
 from commitbus.broker.messaging.long_polling import LongPolling
 from commitbus.broker.messaging.taken import Taken
 from commitbus.broker.messaging.turns import Turns
-from commitbus.broker.metadata.fifo_lock import LockUnits
-from commitbus.broker.metadata.progress import InFlight, Lease, QueueProgress
-from commitbus.broker.metadata.progress_entries import EntryKind
-from commitbus.broker.metadata.progress_table import ProgressTable
+from commitbus.broker.progress.changes import EntryKind
+from commitbus.broker.progress.fifo_lock import LockUnits
+from commitbus.broker.progress.progress_table import ProgressTable
+from commitbus.broker.progress.queue_progress import InFlight, Lease, QueueProgress
 from tests.broker.consuming import history
 from tests.broker.consuming.history import consume
 from tests.broker.consuming.oracle import OracleError

@@ -9,7 +9,7 @@ import trio
 from commitbus.broker.messaging import progress_durability
 from commitbus.broker.messaging.methods import messaging_methods
 from commitbus.broker.messaging.progress_durability import ProgressDurability
-from commitbus.broker.metadata.progress_flush import FlushListener
+from commitbus.broker.progress.journal_flush import FlushListener
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from tests.broker.matrix.handles import ALL
 from tests.broker.matrix.offsets import UPDATE

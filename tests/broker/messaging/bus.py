@@ -25,10 +25,10 @@ from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.methods import messaging_methods
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.metadata_store import MetadataStore
-from commitbus.broker.metadata.progress import IN_FLIGHT_MAX_DEFAULT
-from commitbus.broker.metadata.progress_journal import JOURNAL_BYTES_MIN
-from commitbus.broker.metadata.progress_table import ProgressTable
 from commitbus.broker.metadata.topics import TopicConfig
+from commitbus.broker.progress.journal import JOURNAL_BYTES_MIN
+from commitbus.broker.progress.progress_table import ProgressTable
+from commitbus.broker.progress.queue_progress import IN_FLIGHT_MAX_DEFAULT
 from commitbus.broker.rates import Rates
 from commitbus.broker.rpc.call import Call, Response, Send
 from commitbus.broker.rpc.method import Later, Method, Parked, Result

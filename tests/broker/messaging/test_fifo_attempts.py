@@ -8,7 +8,7 @@ from typing import Any
 import trio
 import trio.testing
 
-from commitbus.broker.metadata.fifo_lock import client_of
+from commitbus.broker.progress.fifo_lock import client_of
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from tests.broker.messaging.fifo_group import (
     ack,

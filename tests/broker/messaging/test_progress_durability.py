@@ -12,8 +12,8 @@ import trio.testing
 
 from commitbus.broker.messaging import progress_durability
 from commitbus.broker.metadata.errors import StateWriteError
-from commitbus.broker.metadata.progress_flush import ProgressFlush
-from commitbus.broker.metadata.progress_journal import ProgressJournal
+from commitbus.broker.progress.journal import ProgressJournal
+from commitbus.broker.progress.journal_flush import ProgressFlush
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 Run = Callable[..., None]

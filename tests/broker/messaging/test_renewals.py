@@ -12,7 +12,7 @@ import trio.testing
 
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.groups import ExponentialBackoff
-from commitbus.broker.metadata.progress import Lease, QueueProgress
+from commitbus.broker.progress.queue_progress import Lease, QueueProgress
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from tests.steps import Steps
 

@@ -1,17 +1,14 @@
-"""What the tests of the broker's state share: a clock they set, stores in a temporary folder."""
+"""A clock that tests set, and stores in a temporary folder, for metadata and progress."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import pytest
 
-from commitbus.broker.metadata.progress_journal import JOURNAL_BYTES_MIN
-from commitbus.broker.metadata.progress_table import ProgressTable
-from commitbus.commitlog.file_system import RealFileSystem
 from tests.archives import unpack
 from tests.running_copies import copy_running
 
@@ -30,42 +27,9 @@ class FakeClock:
         return self.ms / 1000
 
 
-OpenTable = Callable[..., ProgressTable]
-
-
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
-
-
-@pytest.fixture
-def open_table(clock: FakeClock) -> Iterator[OpenTable]:
-    """Open progress tables that save only when asked; what is still open is closed at the end."""
-    tables: list[ProgressTable] = []
-
-    def open_(
-        store: Path,
-        *,
-        save_interval_ms: int = 3_600_000,
-        journal_bytes: int = JOURNAL_BYTES_MIN,
-        sync: bool = False,
-        file_system: Any = RealFileSystem(),  # noqa: B008 - it holds nothing
-    ) -> ProgressTable:
-        table = ProgressTable(
-            store,
-            clock=clock,
-            file_system=file_system,
-            save_interval_ms=save_interval_ms,
-            journal_bytes=journal_bytes,
-            sync=sync,
-        )
-        table.open()
-        tables.append(table)
-        return table
-
-    yield open_
-    for table in tables:
-        table.close()
 
 
 @pytest.fixture

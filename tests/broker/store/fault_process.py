@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from commitbus.broker.metadata.metadata_store import MetadataStore
-from commitbus.broker.metadata.progress import Lease
-from commitbus.broker.metadata.progress_table import ProgressTable
+from commitbus.broker.progress.progress_table import ProgressTable
+from commitbus.broker.progress.queue_progress import Lease
 from commitbus.broker.store.check import check_store
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.salvage import salvage_store

@@ -1,0 +1,148 @@
+"""Reading progress back: the saved rows, the journal over them, and offsets that RocketMQ wrote."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final, final
+
+from sqlite_utils import Database
+
+from commitbus.broker.metadata.errors import StateFileError, StateWriteError
+from commitbus.broker.progress import progress_rows
+from commitbus.broker.progress.changes import (
+    EntryError,
+    EntryKind,
+    apply_entry,
+    decode_definition,
+)
+from commitbus.broker.progress.holdings import Holdings
+from commitbus.broker.progress.journal import JournalEntry, JournalMark, ProgressJournal
+from commitbus.broker.progress.offset_mirror import OffsetMirror
+from commitbus.broker.progress.progress_index import ProgressIndex
+from commitbus.broker.progress.queue_progress import QueueProgress
+from commitbus.broker.progress.saver import ProgressSaver
+from commitbus.commitlog.clock import Clock
+from commitbus.commitlog.errors import ReadFailedError
+
+_log: Final = logging.getLogger(__name__)
+
+
+@final
+class ProgressLoader:
+    """Fills the index and starts the journal. Used once, on the SQLite thread.
+
+    Args:
+        index: Empty; what is read is added to it.
+        holdings: What is in flight with automatic renewal is added to it.
+        journal: Replayed, then started.
+        saver: Saves what the replay changed.
+        mirror: Where RocketMQ's offsets are.
+        clock: For the epoch of the journal.
+    """
+
+    def __init__(
+        self,
+        index: ProgressIndex,
+        holdings: Holdings,
+        journal: ProgressJournal,
+        saver: ProgressSaver,
+        mirror: OffsetMirror,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._index, self._holdings, self._journal = index, holdings, journal
+        self._saver, self._mirror, self._clock = saver, mirror, clock
+
+    def load(self, database: Database, path: Path) -> None:
+        """Read everything.
+
+        Args:
+            database: What holds the rows.
+            path: Its file.
+
+        Raises:
+            StateFileError: A file is not what it should be.
+            StateVersionError: A newer commitbus wrote a file.
+            StateWriteError: The disk does not take what was read back.
+            sqlite3.Error: Neither does SQLite.
+        """
+        saved = progress_rows.load(database, path, self._holdings)
+        for key, progress in saved.items:
+            self._index.add(key, progress)
+        self._index.next_key_id = max(self._index.next_key_id, saved.next_key_id)
+        # A row may know of later entries than the mark, and they may be gone with the journal:
+        # numbered like them, new entries would be passed by.
+        last = max([saved.mark.sequence, *(progress.sequence for _, progress in saved.items)])
+        last = self._replay_journal(saved.mark, last)
+        imported = self._import_offsets(backup_too=not len(self._index))
+        # From here on nothing in the old ring counts, so it may be overwritten.
+        epoch = max(saved.mark.epoch + 1, self._clock.now_ms())
+        mark = JournalMark(epoch, last, 0)
+        self._saver.save_rows(database, self._saver.changed, mark, self._index.next_key_id)
+        self._saver.changed = set()
+        try:
+            self._journal.start(mark)
+        except OSError as error:
+            raise StateWriteError(self._journal.path, str(error)) from error
+        if imported:
+            # At once, or not at all: found without our mark again, the file would undo what is
+            # acknowledged from now on.
+            try:
+                self._mirror.save(last)
+            except OSError as error:
+                raise StateWriteError(self._mirror.path, str(error)) from error
+
+    def _replay_journal(self, mark: JournalMark, last: int) -> int:
+        """Apply what the journal has; return the number of the last entry that counts."""
+        try:
+            for entry in self._journal.replay(mark):
+                self._replay(entry)
+                last = max(last, entry.sequence)
+        except EntryError as error:
+            _log.warning("progress journal ends early", extra={"reason": str(error)})
+        except OSError as error:
+            raise StateFileError(self._journal.path, f"it cannot be read: {error}") from error
+        except ReadFailedError as error:
+            raise StateFileError(
+                error.path,
+                f"position {error.position} cannot be read: {error.cause.strerror}. The file holds "
+                "what was delivered and acknowledged in the last seconds before the stop. To open "
+                "the store without it, move it away: those messages are delivered again",
+            ) from error
+        return last
+
+    def _replay(self, entry: JournalEntry) -> None:
+        index = self._index
+        if entry.kind == EntryKind.DEFINE and index.by_id(entry.key_id) is None:
+            key, next_offset = decode_definition(entry.payload)
+            if index.get(*key) is not None:
+                raise EntryError(f"{key} is defined twice")
+            new = QueueProgress(next_offset, key_id=entry.key_id, holdings=self._holdings)
+            index.add(key, new)
+        item = index.by_id(entry.key_id)
+        if item is None or entry.sequence <= item[1].sequence:
+            return
+        key, progress = item
+        if entry.kind == EntryKind.DELETE:
+            index.remove(key, progress)
+        elif entry.kind != EntryKind.DEFINE:
+            apply_entry(progress, entry.kind, entry.payload)
+        progress.sequence = entry.sequence
+        self._saver.changed.add(entry.key_id)
+
+    def _import_offsets(self, *, backup_too: bool) -> bool:
+        offsets = self._mirror.load(backup_too=backup_too)
+        if offsets is None:
+            return False
+        index = self._index
+        for key, offset in offsets.items():
+            progress = index.get(*key)
+            if progress is None:
+                progress = QueueProgress(offset, key_id=index.next_key_id, holdings=self._holdings)
+                index.add(key, progress)
+            elif progress.committed_offset != offset:
+                progress.reset(offset)
+            self._saver.changed.add(progress.key_id)
+        _log.info("offsets imported", extra={"file": str(self._mirror.path), "count": len(offsets)})
+        return True
