@@ -14,13 +14,13 @@ import trio
 from bench.broker import serve
 from bench.measure import Row
 from commitbus.broker.address import split_host_port
-from commitbus.broker.bulk.frames import encode_frames
-from commitbus.broker.bulk.large_field import take_out
-from commitbus.broker.bulk.paths import APPEND, FETCH
 from commitbus.broker.client import Producer, ProducerOptions
 from commitbus.broker.client.requests import append_request
 from commitbus.broker.rpc.http2.client_connection import connect
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
+from commitbus.broker.wire.bulk_paths import APPEND, FETCH
+from commitbus.broker.wire.frames import encode_frames
+from commitbus.broker.wire.large_field import take_out
 
 BODY: Final = bytes(range(256)) * 4
 MESSAGES: Final = 400_000

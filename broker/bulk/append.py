@@ -11,12 +11,9 @@ import trio
 from google.protobuf.message import DecodeError
 
 from commitbus.broker.bulk.context import BulkContext
-from commitbus.broker.bulk.frames import Frames, FramesError, checksum, decode_frames
-from commitbus.broker.bulk.large_field import take_out
 from commitbus.broker.bulk.producers import PRODUCER_ID_BYTES, Producer, Stored
 from commitbus.broker.bulk.status import REFUSALS, refusal
 from commitbus.broker.bulk.validate import (
-    RECORDS_MAX,
     batch_bytes_max,
     check_records,
     check_size,
@@ -31,6 +28,8 @@ from commitbus.broker.core.validation import client_topic
 from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
+from commitbus.broker.wire.frames import RECORDS_MAX, Frames, FramesError, checksum, decode_frames
+from commitbus.broker.wire.large_field import take_out
 from commitbus.commitlog.framed import FramedBatch
 
 WINDOW_BATCHES: Final = 64

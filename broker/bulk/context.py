@@ -7,12 +7,12 @@ from typing import final
 import trio
 
 from commitbus.broker.bulk.arrivals import Arrivals
-from commitbus.broker.bulk.memory import keep_freed_memory
 from commitbus.broker.bulk.producers import Producers
 from commitbus.broker.bulk.slice_shares import SliceShares
 from commitbus.broker.core.broker import BrokerCore
 from commitbus.broker.messaging.durability import Durability
 from commitbus.broker.store.message_store import MessageStore
+from commitbus.broker.wire.batch_memory import keep_freed_memory
 from commitbus.flush.policy import FlushMode
 
 

@@ -7,12 +7,12 @@ from functools import partial
 from commitbus.broker.bulk.append import append
 from commitbus.broker.bulk.context import BulkContext
 from commitbus.broker.bulk.fetch import fetch
-from commitbus.broker.bulk.paths import APPEND, FETCH
 from commitbus.broker.bulk.validate import request_bytes_max
 from commitbus.broker.core.broker import BrokerCore
 from commitbus.broker.rpc.defaults import SMALL_REQUEST_BYTES_MAX
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
+from commitbus.broker.wire.bulk_paths import APPEND, FETCH
 
 
 def bulk_methods(broker: BrokerCore) -> list[Method]:

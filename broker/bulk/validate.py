@@ -12,7 +12,6 @@ from typing import Final, NoReturn, final
 
 import numpy as np
 
-from commitbus.broker.bulk.frames import LENGTHS_BYTES, Frames
 from commitbus.broker.core import properties as names
 from commitbus.broker.core.errors import (
     BadRequestError,
@@ -25,10 +24,8 @@ from commitbus.broker.core.errors import (
 from commitbus.broker.core.kinds import KINDS
 from commitbus.broker.core.validation import USER_PROPERTIES_MAX, NewMessage, check_message
 from commitbus.broker.shown import shown
+from commitbus.broker.wire.frames import LENGTHS_BYTES, RECORDS_MAX, Frames
 from commitbus.commitlog.record_format import MAX_PROPERTIES_BYTES, decode_properties
-
-RECORDS_MAX: Final = 4096
-"""Of one batch. It is stored in one step, in which nobody else is served."""
 
 _PLAIN_BYTES_MAX: Final = 3 * USER_PROPERTIES_MAX
 """A property takes 3 bytes at least: in so few there cannot be too many, nor too long ones."""

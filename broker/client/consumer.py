@@ -12,8 +12,6 @@ from typing import Final, Literal, Self, TypeAlias, final
 
 import trio
 
-from commitbus.broker.bulk.large_field import take_out
-from commitbus.broker.bulk.paths import FETCH
 from commitbus.broker.client.arguments import OFFSET_MAX, check_queue_id, check_text
 from commitbus.broker.client.batch import Message, MessageBatch
 from commitbus.broker.client.errors import (
@@ -27,6 +25,8 @@ from commitbus.broker.client.options import ConsumerOptions
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.http2.client_call import ClientCall
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
+from commitbus.broker.wire.bulk_paths import FETCH
+from commitbus.broker.wire.large_field import take_out
 
 Begin: TypeAlias = 'Literal["earliest", "latest"] | datetime | Mapping[int, int]'
 """Where to begin: at the first message that is stored, behind the last, at the first stored at a

@@ -21,9 +21,6 @@ from typing import Final, NoReturn, final
 
 import trio
 
-from commitbus.broker.bulk.frames import encode_frames
-from commitbus.broker.bulk.paths import APPEND
-from commitbus.broker.bulk.validate import RECORDS_MAX
 from commitbus.broker.client.arguments import Body, body_bytes
 from commitbus.broker.client.errors import (
     BufferFullError,
@@ -40,6 +37,8 @@ from commitbus.broker.client.requests import append_request
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.http2.client_call import ClientCall
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
+from commitbus.broker.wire.bulk_paths import APPEND
+from commitbus.broker.wire.frames import RECORDS_MAX, encode_frames
 from commitbus.commitlog.clock import SystemClock
 
 _RETRY_S: Final = 0.1

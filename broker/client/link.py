@@ -11,7 +11,6 @@ from typing import Final, final
 import trio
 
 from commitbus.broker.address import Endpoint
-from commitbus.broker.bulk.memory import keep_freed_memory
 from commitbus.broker.client.errors import BrokerUnavailableError, Trouble
 from commitbus.broker.client.trouble import trouble_of
 from commitbus.broker.rpc.call import RpcError, StatusCode
@@ -20,6 +19,7 @@ from commitbus.broker.rpc.http2.client_connection import (
     ClientConnection,
     connect_to,
 )
+from commitbus.broker.wire.batch_memory import keep_freed_memory
 
 _BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Before the first, second and so on attempt after one that failed; the last one for all others."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from commitbus.broker.bulk.large_field import before_field
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
+from commitbus.broker.wire.large_field import before_field
 
 
 def append_request(head: pb.AppendBatch, records: bytes) -> tuple[bytes, bytes]:

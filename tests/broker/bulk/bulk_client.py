@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, final
 import grpc
 
 from commitbus.broker import Broker
-from commitbus.broker.bulk.frames import checksum, encode_frames
-from commitbus.broker.bulk.paths import SERVICE
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
+from commitbus.broker.wire.bulk_paths import SERVICE
+from commitbus.broker.wire.frames import checksum, encode_frames
 from commitbus.commitlog.record_format import decode_record, encode_properties
 from commitbus.commitlog.types import PhysicalOffset, Record
 

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from commitbus.broker.bulk.frames import Frames, decode_frames, encode_frames
 from commitbus.broker.bulk.validate import (
-    RECORDS_MAX,
     RecordRefusedError,
     batch_bytes_max,
     check_records,
@@ -27,6 +25,7 @@ from commitbus.broker.core.errors import (
 )
 from commitbus.broker.core.properties import RESERVED_KEYS
 from commitbus.broker.core.validation import NewMessage, check_message
+from commitbus.broker.wire.frames import RECORDS_MAX, Frames, decode_frames, encode_frames
 from commitbus.commitlog.record_format import encode_properties
 
 NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "MSG_REGION", "é"]) | st.text(max_size=3)

@@ -9,7 +9,6 @@ import pytest
 import trio
 
 from commitbus.broker import Broker
-from commitbus.broker.bulk.paths import FETCH
 from commitbus.broker.client import (
     Begin,
     BrokerUnavailableError,
@@ -23,6 +22,7 @@ from commitbus.broker.rpc import trio_transport
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
+from commitbus.broker.wire.bulk_paths import FETCH
 from tests.broker.client.cutting_proxy import cutting_proxy
 
 Run = Callable[..., None]

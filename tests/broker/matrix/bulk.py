@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from commitbus.broker.bulk import producers, validate
-from commitbus.broker.bulk.frames import checksum, encode_frames
-from commitbus.broker.bulk.paths import APPEND, FETCH
 from commitbus.broker.metadata.topics import MESSAGE_TYPE_ATTRIBUTE
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
+from commitbus.broker.wire.bulk_paths import APPEND, FETCH
+from commitbus.broker.wire.frames import checksum, encode_frames
 from commitbus.commitlog.errors import (
     CorruptRecordError,
     MessageRefusedError,

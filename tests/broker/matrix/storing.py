@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from commitbus.broker.bulk.paths import APPEND
 from commitbus.broker.messaging import durability
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.wire.bulk_paths import APPEND
 from commitbus.commitlog.errors import OutOfResourcesError, StoreReadOnlyError
 from tests.broker.matrix import operators, operators_v2, sends
 from tests.broker.matrix.registry import cells, good_request

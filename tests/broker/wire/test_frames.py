@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitbus.broker.bulk.frames import FramesError, checksum, decode_frames, encode_frames
+from commitbus.broker.wire.frames import FramesError, checksum, decode_frames, encode_frames
 
 PARTS = st.lists(st.tuples(st.binary(max_size=50), st.binary(max_size=20)), max_size=20)
 

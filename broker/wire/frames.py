@@ -24,7 +24,10 @@ from commitbus.commitlog.kernels.columns import Int64s
 
 _LENGTH: Final = np.dtype("<u4")
 LENGTHS_BYTES: Final = 2 * _LENGTH.itemsize
-"""What a record takes in the table."""
+"""Bytes of the table for each record."""
+
+RECORDS_MAX: Final = 4096
+"""Records of a batch. The broker stores a batch in one step, in which it serves nobody else."""
 
 
 @final

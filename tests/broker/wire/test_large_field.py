@@ -7,8 +7,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitbus.broker.bulk.large_field import FIELDS_MAX, before_field, take_out
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
+from commitbus.broker.wire.large_field import FIELDS_MAX, before_field, take_out
 
 RECORDS = pb.FetchResponse.RECORDS_FIELD_NUMBER
 
