@@ -15,7 +15,7 @@ from bench.handlers import call_of, in_a_broker
 from bench.measure import Row
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.topics import TopicConfig
-from commitbus.broker.progress.changes import EntryKind, encode_offset
+from commitbus.broker.progress.changes import Reset
 from commitbus.broker.progress.journal import (
     JOURNAL_BYTES_DEFAULT,
     JournalMark,
@@ -121,7 +121,8 @@ def journal_append_us() -> float:
         journal.start(JournalMark(1, 0, 0))
         begin = time.thread_time()
         for offset in range(COMMITS_PER_S):
-            journal.append(EntryKind.RESET, 1, encode_offset(offset))
+            kind, payload = Reset(offset).encode()
+            journal.append(kind, 1, payload)
         seconds = time.thread_time() - begin
         journal.close()
     return seconds / COMMITS_PER_S * 1e6

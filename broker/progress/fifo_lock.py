@@ -385,10 +385,7 @@ class LockUnits:
 
 def lock_units(progress: QueueProgress, unit: LockUnit) -> LockUnits:
     """Return the index of a queue's lock units, made now if there is none of this kind."""
-    units, is_whole = progress.lock_units, unit is LockUnit.QUEUE
-    if units is None or units.whole_queue is not is_whole:
-        units = progress.lock_units = LockUnits(progress, whole_queue=is_whole)
-    return units
+    return progress.begin_lock_units(whole_queue=unit is LockUnit.QUEUE)
 
 
 def _add_next(

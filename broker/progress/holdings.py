@@ -87,14 +87,11 @@ class Holdings:
         due[holding] = None
         return holding
 
-    def leave(self, entry: InFlight) -> None:
-        """Take a message out of its holding, if it is in one."""
-        holding = entry.holding
-        if holding is not None:
-            entry.holding = None
-            holding.count -= 1
-            if not holding.count:
-                self.drop(holding)
+    def leave(self, holding: Holding) -> None:
+        """Note that a message does not belong to its holding any more."""
+        holding.count -= 1
+        if not holding.count:
+            self.drop(holding)
 
     def drop(self, holding: Holding) -> None:
         """Forget a holding: nothing in it is renewed or released any more."""

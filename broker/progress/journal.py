@@ -160,10 +160,11 @@ class ProgressJournal:
         """The number of the last entry."""
         return self._sequence
 
-    @property
-    def filled(self) -> float:
-        """How much of the ring holds entries that were not released, from 0 to 1."""
-        return (self._end - self._start) / self._ring_bytes
+    def has_half_free(self, payload_bytes: int) -> bool:
+        """Return whether half of the ring is free with such a payload in it; then it has room."""
+        # Before an entry less than its length may be skipped, at the end of the ring.
+        length = _ENTRY_BYTES_MIN + payload_bytes
+        return 2 * (self._end - self._start + 2 * length) <= self._ring_bytes
 
     def has_room(self, payload_bytes: int) -> bool:
         """Return whether `append` may be called with a payload of this length."""

@@ -10,12 +10,7 @@ from sqlite_utils import Database
 
 from commitbus.broker.metadata.errors import StateFileError, StateWriteError
 from commitbus.broker.progress import progress_rows
-from commitbus.broker.progress.changes import (
-    EntryError,
-    EntryKind,
-    apply_entry,
-    decode_definition,
-)
+from commitbus.broker.progress.changes import Definition, EntryError, EntryKind, decode_change
 from commitbus.broker.progress.holdings import Holdings
 from commitbus.broker.progress.journal import JournalEntry, JournalMark, ProgressJournal
 from commitbus.broker.progress.offset_mirror import OffsetMirror
@@ -70,7 +65,7 @@ class ProgressLoader:
         saved = progress_rows.load(database, path, self._holdings)
         for key, progress in saved.items:
             self._index.add(key, progress)
-        self._index.next_key_id = max(self._index.next_key_id, saved.next_key_id)
+        self._index.skip_to(saved.next_key_id)
         # A row may know of later entries than the mark, and they may be gone with the journal:
         # numbered like them, new entries would be passed by.
         last = max([saved.mark.sequence, *(progress.sequence for _, progress in saved.items)])
@@ -79,8 +74,7 @@ class ProgressLoader:
         # From here on nothing in the old ring counts, so it may be overwritten.
         epoch = max(saved.mark.epoch + 1, self._clock.now_ms())
         mark = JournalMark(epoch, last, 0)
-        self._saver.save_rows(database, self._saver.changed, mark, self._index.next_key_id)
-        self._saver.changed = set()
+        self._saver.save_replayed(database, mark)
         try:
             self._journal.start(mark)
         except OSError as error:
@@ -115,11 +109,12 @@ class ProgressLoader:
     def _replay(self, entry: JournalEntry) -> None:
         index = self._index
         if entry.kind == EntryKind.DEFINE and index.by_id(entry.key_id) is None:
-            key, next_offset = decode_definition(entry.payload)
+            key, next_offset = Definition.decode(entry.payload)
             if index.get(*key) is not None:
                 raise EntryError(f"{key} is defined twice")
-            new = QueueProgress(next_offset, key_id=entry.key_id, holdings=self._holdings)
-            index.add(key, new)
+            index.add(key, self._begun(next_offset, entry.key_id, entry.sequence))
+            self._saver.note(entry.key_id)
+            return
         item = index.by_id(entry.key_id)
         if item is None or entry.sequence <= item[1].sequence:
             return
@@ -127,9 +122,12 @@ class ProgressLoader:
         if entry.kind == EntryKind.DELETE:
             index.remove(key, progress)
         elif entry.kind != EntryKind.DEFINE:
-            apply_entry(progress, entry.kind, entry.payload)
-        progress.sequence = entry.sequence
-        self._saver.changed.add(entry.key_id)
+            change = decode_change(entry.kind, entry.payload, progress)
+            progress.apply(change, entry.sequence)
+        self._saver.note(entry.key_id)
+
+    def _begun(self, next_offset: int, key_id: int, sequence: int = 0) -> QueueProgress:
+        return QueueProgress(next_offset, key_id=key_id, sequence=sequence, holdings=self._holdings)
 
     def _import_offsets(self, *, backup_too: bool) -> bool:
         offsets = self._mirror.load(backup_too=backup_too)
@@ -139,10 +137,10 @@ class ProgressLoader:
         for key, offset in offsets.items():
             progress = index.get(*key)
             if progress is None:
-                progress = QueueProgress(offset, key_id=index.next_key_id, holdings=self._holdings)
+                progress = self._begun(offset, index.next_key_id)
                 index.add(key, progress)
             elif progress.committed_offset != offset:
                 progress.reset(offset)
-            self._saver.changed.add(progress.key_id)
+            self._saver.note(progress.key_id)
         _log.info("offsets imported", extra={"file": str(self._mirror.path), "count": len(offsets)})
         return True

@@ -26,6 +26,7 @@ class ProgressIndex:
         self._by_group: dict[str, dict[str, dict[int, QueueProgress]]] = {}
         self._by_topic: dict[str, dict[str, dict[int, QueueProgress]]] = {}
         self.next_key_id = 1
+        """The id of the next new progress. Read by others, changed here."""
 
     def __len__(self) -> int:
         """Return how many queues of groups there are."""
@@ -52,7 +53,11 @@ class ProgressIndex:
             self._by_topic.setdefault(topic, {})[group] = queues
         queues[queue_id] = progress
         self._by_id[progress.key_id] = key, progress
-        self.next_key_id = max(self.next_key_id, progress.key_id + 1)
+        self.skip_to(progress.key_id + 1)
+
+    def skip_to(self, key_id: int) -> None:
+        """Give no id below this one to a new progress: a deleted one may have had it."""
+        self.next_key_id = max(self.next_key_id, key_id)
 
     def remove(self, key: Key, progress: QueueProgress) -> None:
         """Remove a progress that is there."""

@@ -172,8 +172,7 @@ def _item(
     path: Path, row: ProgressRow, names: dict[str, str], holdings: Holdings | None
 ) -> tuple[Key, QueueProgress]:
     key_id, group, topic, queue_id, _, next_offset, sequence, in_flight = row
-    progress = QueueProgress(next_offset, key_id=key_id, holdings=holdings)
-    progress.sequence = sequence
+    progress = QueueProgress(next_offset, key_id=key_id, sequence=sequence, holdings=holdings)
     try:
         _check_types(row)
         if in_flight:

@@ -22,16 +22,17 @@ from commitbus.broker.metadata.rocketmq_config import OWN_DIRECTORY, make_own_di
 from commitbus.broker.metadata.sqlite_thread import SqliteThread
 from commitbus.broker.progress import progress_rows
 from commitbus.broker.progress.changes import (
+    Acknowledgement,
+    Change,
+    Clamp,
     Definition,
+    Delivery,
     EntryKind,
-    encode_acknowledgement,
-    encode_change,
-    encode_definition,
-    encode_delivery,
-    encode_extension,
-    encode_hold,
-    encode_offset,
-    encode_redelivery,
+    Extension,
+    Hold,
+    Redelivery,
+    Reset,
+    VisibilityChange,
 )
 from commitbus.broker.progress.holdings import Holdings
 from commitbus.broker.progress.journal import JOURNAL_BYTES_DEFAULT, ProgressJournal
@@ -50,9 +51,6 @@ from commitbus.broker.progress.saver import ProgressSaver
 from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.errors import StoreClosedError, StoreError
 from commitbus.commitlog.file_system import FileSystem
-
-EARLY_SAVE_FILLED: Final = 0.5
-"""A journal fuller than that is saved at once, not at the next interval."""
 
 STEP_QUEUES: Final = 200
 """Of a deletion, until others go on: 1 ms."""
@@ -192,13 +190,14 @@ class ProgressTable:
         key = group, topic, queue_id
         if (progress := self._index.get(group, topic, queue_id)) is not None:
             return progress
-        payload = encode_definition(Definition(key, initial_offset))
+        kind, payload = Definition(key, initial_offset).encode()
         self._make_room(len(payload))
         with self._lock:
+            key_id = self._index.next_key_id
+            sequence = self._record(kind, key_id, payload)
             progress = QueueProgress(
-                initial_offset, key_id=self._index.next_key_id, holdings=self.holdings
+                initial_offset, key_id=key_id, sequence=sequence, holdings=self.holdings
             )
-            self._record(EntryKind.DEFINE, progress, payload)
             self._index.add(key, progress)
         return progress
 
@@ -250,6 +249,9 @@ class ProgressTable:
         with self._lock:
             return progress.next_offset, progress.entries()
 
+    # Each of these raises StateWriteError when the journal cannot be written, or is full and cannot
+    # be saved; nothing has changed then. `changes` says what each does.
+
     def deliver(
         self,
         progress: QueueProgress,
@@ -258,39 +260,14 @@ class ProgressTable:
         *,
         next_offset: int,
     ) -> None:
-        """Put new offsets in flight, for the first time, and go on at `next_offset`.
-
-        `offsets` ascend, lie in [`progress.next_offset`, `next_offset`) and are at most 1,024.
-        Those between that are left out count as acknowledged.
-
-        Raises:
-            StateWriteError: The journal cannot be written, or is full and cannot be saved; nothing
-                changed.
-        """
-        assert progress.next_offset <= next_offset
-        assert not offsets or progress.next_offset <= offsets[0] <= offsets[-1] < next_offset
-        payload = encode_delivery(offsets, lease, next_offset=next_offset)
-        self._make_room(len(payload))
-        with self._lock:
-            self._record(EntryKind.DELIVER, progress, payload)
-            progress.deliver(offsets, lease, next_offset=next_offset)
+        """Make a `Delivery`."""
+        assert _are_new(progress, offsets, next_offset)
+        self._change(progress, Delivery(offsets, lease, next_offset))
 
     def hold(self, progress: QueueProgress, offsets: Sequence[int], *, next_offset: int) -> None:
-        """Keep new offsets back for their turn and go on at `next_offset`.
-
-        `offsets` are as those of `deliver`. `redeliver` delivers one of them the first time.
-
-        Raises:
-            StateWriteError: The journal cannot be written, or is full and cannot be saved; nothing
-                changed.
-        """
-        assert progress.next_offset <= next_offset
-        assert not offsets or progress.next_offset <= offsets[0] <= offsets[-1] < next_offset
-        payload = encode_hold(offsets, next_offset=next_offset)
-        self._make_room(len(payload))
-        with self._lock:
-            self._record(EntryKind.HOLD, progress, payload)
-            progress.hold(offsets, next_offset=next_offset)
+        """Make a `Hold`. `redeliver` delivers one of the offsets the first time."""
+        assert _are_new(progress, offsets, next_offset)
+        self._change(progress, Hold(offsets, next_offset))
 
     def redeliver(
         self,
@@ -300,39 +277,19 @@ class ProgressTable:
         *,
         counts: bool = True,
     ) -> int:
-        """Deliver an offset that is in flight once more; return which attempt this is.
-
-        It is another one, unless it does not count or the offset is suspended.
-
-        Raises:
-            StateWriteError: The journal cannot be written, or is full and cannot be saved; nothing
-                changed.
-        """
-        assert offset in progress.in_flight
+        """Make a `Redelivery`; return the number of the attempt."""
         attempt = progress.next_attempt(offset, counts=counts)
-        payload = encode_redelivery(offset, lease, counts=counts, attempt=attempt)
-        self._make_room(len(payload))
-        with self._lock:
-            self._record(EntryKind.REDELIVER, progress, payload)
-            return progress.redeliver(offset, lease, attempt=attempt)
+        self._change(progress, Redelivery(offset, lease, counts, attempt))
+        return attempt
 
     def acknowledge(self, progress: QueueProgress, *offsets: int) -> int:
-        """Take up to 1,024 offsets out of flight for good; return how many of them were in flight.
-
-        Raises:
-            StateWriteError: The journal cannot be written, or is full and cannot be saved; nothing
-                changed.
-        """
+        """Make an `Acknowledgement` of the offsets that are in flight; return their number."""
         in_flight = progress.in_flight
         done = [offset for offset in dict.fromkeys(offsets) if offset in in_flight]
-        payload = encode_acknowledgement(done)
-        self._make_room(len(payload))
         if not done:
+            self._make_room(0)  # a closed table refuses this as well
             return 0
-        with self._lock:
-            self._record(EntryKind.ACKNOWLEDGE, progress, payload)
-            for offset in done:
-                progress.acknowledge(offset)
+        self._change(progress, Acknowledgement(done))
         return len(done)
 
     def change_invisible(
@@ -344,45 +301,16 @@ class ProgressTable:
         invisible_until_ms: int,
         suspend: bool,
     ) -> None:
-        """Set anew when an offset that is in flight becomes visible again.
-
-        A pop time other than the present one ends the automatic renewal. With `suspend` its next
-        delivery does not count as another attempt.
-
-        Raises:
-            StateWriteError: The journal cannot be written, or is full and cannot be saved; nothing
-                changed.
-        """
+        """Make a `VisibilityChange`."""
         assert offset in progress.in_flight
-        payload = encode_change(
-            offset, pop_time_ms=pop_time_ms, invisible_until_ms=invisible_until_ms, suspend=suspend
-        )
-        self._make_room(len(payload))
-        with self._lock:
-            self._record(EntryKind.CHANGE, progress, payload)
-            progress.change_invisible(
-                offset,
-                pop_time_ms=pop_time_ms,
-                invisible_until_ms=invisible_until_ms,
-                suspend=suspend,
-            )
+        change = VisibilityChange(offset, pop_time_ms, invisible_until_ms, suspend)
+        self._change(progress, change)
 
     def extend(
         self, progress: QueueProgress, offsets: Sequence[int], invisible_until_ms: int
     ) -> None:
-        """Set anew when messages in flight of one client become visible again, and nothing else.
-
-        `offsets` ascend and are 1 to 1,024. To do so costs little more for many than for one.
-
-        Raises:
-            StateWriteError: The journal cannot be written, or is full and cannot be saved; nothing
-                changed.
-        """
-        payload = encode_extension(offsets, invisible_until_ms)
-        self._make_room(len(payload))
-        with self._lock:
-            self._record(EntryKind.EXTEND, progress, payload)
-            progress.extend(offsets, invisible_until_ms)
+        """Make an `Extension`: it costs little more for many offsets than for one."""
+        self._change(progress, Extension(offsets, invisible_until_ms))
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> QueueProgress:
         """Have a group go on at `offset`, forgetting what is in flight; begin it if it is new.
@@ -392,11 +320,9 @@ class ProgressTable:
                 changed.
         """
         progress = self.create(group, topic, queue_id, offset)
-        payload = encode_offset(offset)
-        self._make_room(len(payload))
-        with self._lock:
-            self._record(EntryKind.RESET, progress, payload)
-            self._saver.discarded.append(progress.reset(offset))
+        forgotten = progress.entries_to_free()
+        self._change(progress, Reset(offset))
+        self._saver.discard(forgotten)
         return progress
 
     def clamp(self, max_offset: Callable[[str, int], int]) -> None:
@@ -425,11 +351,7 @@ class ProgressTable:
                     "max_offset": end,
                 },
             )
-            payload = encode_offset(end)
-            self._make_room(len(payload))
-            with self._lock:
-                self._record(EntryKind.CLAMP, progress, payload)
-                progress.clamp(end)
+            self._change(progress, Clamp(end))
 
     def delete_group(self, group: str) -> None:
         """Forget all progress of a group, as `deleting_group` in one step."""
@@ -464,10 +386,12 @@ class ProgressTable:
             if self._index.get(*key) is progress:
                 self._make_room(0)
                 with self._lock:
-                    self._record(EntryKind.DELETE, progress, b"")
+                    self._record(EntryKind.DELETE, progress.key_id, b"")
                     self._index.remove(key, progress)
                     if progress.in_flight_count > FREED_AT_ONCE_MAX:
-                        self._saver.discarded.append(progress.reset(progress.next_offset))
+                        forgotten = progress.entries_to_free()
+                        progress.reset(progress.next_offset)
+                        self._saver.discard(forgotten)
                     self._mirror.note(*key[:2])
             if number % STEP_QUEUES == 0:
                 yield
@@ -484,26 +408,35 @@ class ProgressTable:
 
     # Changing, on the trio thread
 
+    def _change(self, progress: QueueProgress, change: Change) -> None:
+        kind, payload = change.encode()
+        self._make_room(len(payload))
+        with self._lock:
+            progress.apply(change, self._record(kind, progress.key_id, payload))
+
     def _make_room(self, payload_bytes: int) -> None:
         if self._thread is None:
             raise StoreClosedError
+        if self._journal.has_half_free(payload_bytes):
+            return
         if not self._journal.has_room(payload_bytes):
             self.save()
-        elif self._journal.filled > EARLY_SAVE_FILLED and not self._saver.is_requested:
-            self._saver.is_requested = True
+        elif self._saver.request():
+            # At once, not at the next interval: no change has to wait for a save then.
             self._thread.wake()
 
-    def _record(self, kind: EntryKind, progress: QueueProgress, payload: bytes) -> None:
-        # Before the change is made in memory: when this fails, nothing has changed.
+    def _record(self, kind: EntryKind, key_id: int, payload: bytes) -> int:
+        """Write an entry, before the change is made in memory: if this fails, nothing changed."""
         try:
-            progress.sequence = self._journal.append(kind, progress.key_id, payload)
+            sequence = self._journal.append(kind, key_id, payload)
         except StateWriteError as error:
             if not self._journal_fails:  # once, not for every acknowledgement
                 _log.error("progress journal not written", extra={"reason": str(error)})
             self._journal_fails = True
             raise
         self._journal_fails = False
-        self._saver.changed.add(progress.key_id)
+        self._saver.note(key_id)
+        return sequence
 
     # On the SQLite thread
 
@@ -511,3 +444,8 @@ class ProgressTable:
         # Not before it is read: the mirror would be overwritten with nothing.
         if self._thread is not None:
             self._saver.tick(database)
+
+
+def _are_new(progress: QueueProgress, offsets: Sequence[int], next_offset: int) -> bool:
+    first, last = (offsets[0], offsets[-1]) if offsets else (next_offset, progress.next_offset - 1)
+    return progress.next_offset <= first and last < next_offset

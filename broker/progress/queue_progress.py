@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from commitbus.broker.progress.expiries import Expiries
+from commitbus.broker.progress.fifo_lock import LockUnits
 
 if TYPE_CHECKING:
-    from commitbus.broker.progress.fifo_lock import LockUnits
+    from commitbus.broker.progress.changes import Change
     from commitbus.broker.progress.holdings import Holding, Holdings
 
 IN_FLIGHT_MAX_DEFAULT: Final = 200_000
@@ -85,25 +86,47 @@ class QueueProgress:
     """
 
     __slots__ = (
-        *("_expiries", "_holdings", "_in_flight", "_next_offset"),
-        *("key_id", "lock_units", "sequence"),
+        *("_expiries", "_holdings", "_in_flight", "_lock_units", "_next_offset", "_sequence"),
+        "key_id",
     )
 
     def __init__(
-        self, next_offset: int, *, key_id: int = 0, holdings: Holdings | None = None
+        self,
+        next_offset: int,
+        *,
+        key_id: int = 0,
+        sequence: int = 0,
+        holdings: Holdings | None = None,
     ) -> None:
-        self.key_id = key_id
-        """Which row and journal entries are its."""
-        self.sequence = 0
-        """The journal entry that changed it last."""
-        self.lock_units: LockUnits | None = None
-        """Index of what is in flight, for a FIFO group that has received since the start or since
-        the last reset. Never saved."""
-        self._next_offset = next_offset
+        self.key_id: Final = key_id
+        """The number of its row and of its journal entries."""
+        self._sequence, self._next_offset = sequence, next_offset
+        self._lock_units: LockUnits | None = None
         # Ordered by offset, because deliveries only ever append beyond next_offset. An
         # OrderedDict finds its first key in O(1) after any number of deletions, a dict does not.
         self._in_flight, self._expiries = _NOTHING, _NO_EXPIRIES
         self._holdings = holdings
+
+    @property
+    def sequence(self) -> int:
+        """The number of the journal entry that changed it last."""
+        return self._sequence
+
+    def apply(self, change: Change, sequence: int) -> None:
+        """Make a change, which is entry `sequence` of the journal."""
+        change.apply(self)
+        self._sequence = sequence
+
+    @property
+    def lock_units(self) -> LockUnits | None:
+        """The lock units of a FIFO group that has received since the start or the last reset."""
+        return self._lock_units
+
+    def begin_lock_units(self, *, whole_queue: bool) -> LockUnits:
+        """Return the index of lock units, made now if there is none of this kind."""
+        if self._lock_units is None or self._lock_units.whole_queue is not whole_queue:
+            self._lock_units = LockUnits(self, whole_queue=whole_queue)
+        return self._lock_units
 
     @property
     def next_offset(self) -> int:
@@ -143,7 +166,7 @@ class QueueProgress:
 
         After a start, those that were held back before count until the group receives.
         """
-        units = self.lock_units
+        units = self._lock_units
         return len(self._in_flight) - (units.held_back if units and not units.whole_queue else 0)
 
     def lag(self, max_offset: int) -> int:
@@ -181,8 +204,8 @@ class QueueProgress:
                     offset, pop_time_ms, until_ms, 1, client_id, auto_renew, holding=holding
                 )
             self._expiries.add(until_ms, noted)
-            if self.lock_units is not None:
-                self.lock_units.added(noted)
+            if self._lock_units is not None:
+                self._lock_units.added(noted)
         self._next_offset = next_offset
 
     def hold(self, offsets: Sequence[int], *, next_offset: int) -> None:
@@ -196,8 +219,8 @@ class QueueProgress:
             for offset in noted:
                 in_flight[offset] = InFlight(offset, 0, 0, 0, "", auto_renew=False)
             self._expiries.add(0, noted)
-            if self.lock_units is not None:
-                self.lock_units.added(noted)
+            if self._lock_units is not None:
+                self._lock_units.added(noted)
         self._next_offset = next_offset
 
     def next_attempt(self, offset: int, *, counts: bool = True) -> int:
@@ -223,8 +246,8 @@ class QueueProgress:
         entry.pop_time_ms, entry.invisible_until_ms, entry.client_id, entry.auto_renew = lease
         self._hold_anew(entry, lease)
         self._expiries.add(lease.invisible_until_ms, (offset,))
-        if self.lock_units is not None:
-            self.lock_units.changed(entry, receiver)
+        if self._lock_units is not None:
+            self._lock_units.changed(entry, receiver)
         return attempt
 
     def acknowledge(self, offset: int) -> bool:
@@ -232,11 +255,11 @@ class QueueProgress:
         entry = self._in_flight.pop(offset, None)
         if entry is None:
             return False
-        if entry.holding is not None and self._holdings is not None:
-            self._holdings.leave(entry)
+        if entry.holding is not None:
+            self._leave(entry)
         self._expiries.tidy()
-        if self.lock_units is not None:
-            self.lock_units.removed(entry)
+        if self._lock_units is not None:
+            self._lock_units.removed(entry)
         return True
 
     def change_invisible(
@@ -253,8 +276,8 @@ class QueueProgress:
         lease = Lease(pop_time_ms, invisible_until_ms, entry.client_id, entry.auto_renew)
         self._hold_anew(entry, lease)
         self._expiries.add(invisible_until_ms, (offset,))
-        if self.lock_units is not None:
-            self.lock_units.changed(entry, entry.client_id)
+        if self._lock_units is not None:
+            self._lock_units.changed(entry, entry.client_id)
 
     def extend(self, offsets: Sequence[int], invisible_until_ms: int) -> None:
         """Set anew when messages in flight of one client become visible again, and nothing else.
@@ -276,20 +299,19 @@ class QueueProgress:
                 self._leave(entry)
             entry.holding = holding
         self._expiries.add(invisible_until_ms, noted)
-        if self.lock_units is not None:
+        if self._lock_units is not None:
             for entry in entries:
-                self.lock_units.changed(entry, entry.client_id)
+                self._lock_units.changed(entry, entry.client_id)
 
-    def reset(self, next_offset: int) -> MutableMapping[int, InFlight]:
-        """Forget what is in flight and go on at `next_offset`, which may lie before or after.
+    def entries_to_free(self) -> MutableMapping[int, InFlight]:
+        """Return what is in flight, for the caller to free piece by piece after a reset."""
+        return self._in_flight
 
-        Returns what was in flight.
-        """
-        forgotten = OrderedDict[int, InFlight]() if self._in_flight is _NOTHING else self._in_flight
+    def reset(self, next_offset: int) -> None:
+        """Forget what is in flight and go on at `next_offset`, which may lie before or after."""
         self._next_offset = next_offset
         # What holdings still name is not in flight any more, which they find out when they are due.
-        self._in_flight, self._expiries, self.lock_units = _NOTHING, _NO_EXPIRIES, None
-        return forgotten
+        self._in_flight, self._expiries, self._lock_units = _NOTHING, _NO_EXPIRIES, None
 
     def clamp(self, end: int) -> None:
         """Forget everything at or beyond `end`: the log no longer has it."""
@@ -299,7 +321,7 @@ class QueueProgress:
             if entry.holding is not None:
                 self._leave(entry)
             self._expiries.tidy()
-        self.lock_units = None
+        self._lock_units = None
 
     def restore(self, entries: Iterable[InFlight]) -> None:
         """Put saved entries in flight again, ascending by offset, into a fresh value."""
@@ -341,5 +363,6 @@ class QueueProgress:
             entry.holding = self._held(lease, (entry.offset,))
 
     def _leave(self, entry: InFlight) -> None:
-        if self._holdings is not None:
-            self._holdings.leave(entry)
+        holding, entry.holding = entry.holding, None
+        if holding is not None and self._holdings is not None:
+            self._holdings.leave(holding)

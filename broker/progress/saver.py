@@ -61,14 +61,26 @@ class ProgressSaver:
     ) -> None:
         self._index, self._journal, self._mirror, self._clock = index, journal, mirror, clock
         self._lock = lock
-        self.changed: set[int] = set()
-        """Ids of the progress that changed since the last save. Under the lock."""
-        self.discarded: Final[deque[MutableMapping[int, InFlight]]] = deque()
-        """In flight before a reset or deletion: to free a million takes a tenth of a second."""
-        self.is_requested = False
-        """Whether a save is asked for before the next interval."""
+        # Ids of the progress that changed since the last save. Under the lock.
+        self._changed: set[int] = set()
+        # In flight before a reset or deletion: to free a million takes a tenth of a second.
+        self._discarded: deque[MutableMapping[int, InFlight]] = deque()
+        self._is_requested = False
         self._fails = False
         self._next_save_s = 0.0
+
+    def note(self, key_id: int) -> None:
+        """Note that a progress has changed. Under the lock, or while nothing else runs."""
+        self._changed.add(key_id)
+
+    def discard(self, entries: MutableMapping[int, InFlight]) -> None:
+        """Free what was in flight before a reset or deletion, step by step. For any thread."""
+        self._discarded.append(entries)
+
+    def request(self) -> bool:
+        """Ask for a save before the next interval; return whether it was not asked for yet."""
+        is_new, self._is_requested = not self._is_requested, True
+        return is_new
 
     def save(self, database: Database) -> None:
         """Save what has changed.
@@ -77,25 +89,29 @@ class ProgressSaver:
             sqlite3.Error: Nothing is saved; the journal still has everything.
         """
         with self._lock:
-            changed, self.changed = self.changed, set()
+            changed, self._changed = self._changed, set()
             mark, next_key_id = self._journal.mark, self._index.next_key_id
         try:
-            self.save_rows(database, changed, mark, next_key_id)
+            self._save_rows(database, changed, mark, next_key_id)
         except BaseException:
             with self._lock:
-                self.changed |= changed
+                self._changed |= changed
             raise
         self._journal.release(mark)
-        self.is_requested = False
+        self._is_requested = False
 
-    def save_rows(
-        self, database: Database, changed: set[int], mark: JournalMark, next_key_id: int
-    ) -> None:
-        """Save the rows of these ids, and that they cover the journal up to `mark`.
+    def save_replayed(self, database: Database, mark: JournalMark) -> None:
+        """Save what a replay changed, before the journal starts again at `mark`.
 
         Raises:
-            sqlite3.Error: Nothing was changed.
+            sqlite3.Error: Nothing is saved.
         """
+        self._save_rows(database, self._changed, mark, self._index.next_key_id)
+        self._changed = set()
+
+    def _save_rows(
+        self, database: Database, changed: set[int], mark: JournalMark, next_key_id: int
+    ) -> None:
         rows, deleted = [], []
         for key_id in changed:
             row = self._row(key_id)
@@ -121,7 +137,7 @@ class ProgressSaver:
         """Save and mirror what is due; log what cannot be."""
         self._free_discarded()
         begin_s = self._clock.monotonic_s()
-        if self.changed and (begin_s >= self._next_save_s or self.is_requested):
+        if self._changed and (begin_s >= self._next_save_s or self._is_requested):
             try:
                 self.save(database)
                 self._fails = False
@@ -146,8 +162,8 @@ class ProgressSaver:
 
     def _free_discarded(self) -> None:
         # One by one: to free a dict as a whole would keep the interpreter from everybody.
-        while self.discarded:
-            entries = self.discarded.popleft()
+        while self._discarded:
+            entries = self._discarded.popleft()
             for offset in list(entries):
                 entries.pop(offset)
 

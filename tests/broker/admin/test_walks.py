@@ -198,9 +198,9 @@ def test_a_deletion_forgets_progress_in_steps(
             table.create("g3", "t", queue_id, 0)
         record = table._record
 
-        def counted(*arguments: Any) -> None:
+        def counted(*arguments: Any) -> int:
             steps.count()
-            record(*arguments)
+            return record(*arguments)
 
         trio.lowlevel.add_instrument(steps)
         monkeypatch.setattr(table, "_record", counted)

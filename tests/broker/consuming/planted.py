@@ -79,9 +79,10 @@ def _bug(mistake: str, *, seed: int = 0) -> Callable[[Plant], Plant]:
 def _forgotten_acknowledgement(patch: pytest.MonkeyPatch) -> None:
     original = ProgressTable._record
 
-    def record(self: ProgressTable, kind: EntryKind, *rest: Any) -> None:
-        if kind is not EntryKind.ACKNOWLEDGE:
-            original(self, kind, *rest)
+    def record(self: ProgressTable, kind: EntryKind, key_id: int, payload: bytes) -> int:
+        if kind is EntryKind.ACKNOWLEDGE:
+            return self.sequence
+        return original(self, kind, key_id, payload)
 
     patch.setattr(ProgressTable, "_record", record)
 

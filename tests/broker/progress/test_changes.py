@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from commitbus.broker.progress.changes import (
     PAYLOAD_BYTES_MAX,
+    Acknowledgement,
+    Change,
+    Clamp,
     Definition,
+    Delivery,
     EntryError,
     EntryKind,
-    apply_entry,
-    decode_definition,
-    encode_acknowledgement,
-    encode_change,
-    encode_definition,
-    encode_delivery,
-    encode_hold,
-    encode_offset,
-    encode_redelivery,
+    Hold,
+    Redelivery,
+    Reset,
+    VisibilityChange,
+    decode_change,
 )
 from commitbus.broker.progress.queue_progress import Lease, QueueProgress
 
@@ -37,12 +37,19 @@ def _state(progress: QueueProgress) -> tuple[int, list[object]]:
     return progress.next_offset, list(progress.in_flight.values())
 
 
+def _apply(progress: QueueProgress, kind: int, payload: bytes) -> None:
+    """Replay an entry."""
+    decode_change(kind, payload, progress).apply(progress)
+
+
+def _replay(progress: QueueProgress, change: Change) -> None:
+    """Write a change and replay it."""
+    _apply(progress, *change.encode())
+
+
 def _delivered(*offsets: int) -> QueueProgress:
     progress = QueueProgress(0)
-    payload = encode_delivery(
-        offsets, Lease(1, 2, "c", auto_renew=False), next_offset=offsets[-1] + 1
-    )
-    apply_entry(progress, EntryKind.DELIVER, payload)
+    _replay(progress, Delivery(offsets, Lease(1, 2, "c", auto_renew=False), offsets[-1] + 1))
     return progress
 
 
@@ -56,8 +63,7 @@ def test_a_delivery_is_applied_as_it_was_made(
         lease = Lease(pop, until, client, auto_renew=renew)
         direct, replayed = QueueProgress(0), QueueProgress(0)
         direct.deliver(offsets, lease, next_offset=next_offset)
-        payload = encode_delivery(offsets, lease, next_offset=next_offset)
-        apply_entry(replayed, EntryKind.DELIVER, payload)
+        _replay(replayed, Delivery(offsets, lease, next_offset))
         assert _state(replayed) == _state(direct)
 
 
@@ -67,8 +73,7 @@ def test_what_is_held_back_is_applied_as_it_was_made(offsets: list[int], tail: i
     next_offset = (offsets[-1] if offsets else 0) + 1 + tail
     direct, replayed = QueueProgress(0), QueueProgress(0)
     direct.hold(offsets, next_offset=next_offset)
-    payload = encode_hold(offsets, next_offset=next_offset)
-    apply_entry(replayed, EntryKind.HOLD, payload)
+    _replay(replayed, Hold(offsets, next_offset))
     assert _state(replayed) == _state(direct)
     assert [entry.delivery_attempt for entry in replayed.in_flight.values()] == [0] * len(offsets)
 
@@ -77,25 +82,22 @@ def test_what_is_held_back_is_applied_as_it_was_made(offsets: list[int], tail: i
 @pytest.mark.parametrize("counts", [False, True])
 def test_a_redelivery_says_whether_it_counts(*, renew: bool, counts: bool) -> None:
     progress = _delivered(3)
-    payload = encode_redelivery(3, Lease(7, 8, "c", auto_renew=renew), counts=counts)
-    apply_entry(progress, EntryKind.REDELIVER, payload)
+    _replay(progress, Redelivery(3, Lease(7, 8, "c", auto_renew=renew), counts, None))
     entry = progress.in_flight[3]
     assert (entry.auto_renew, entry.delivery_attempt) == (renew, 1 + counts)
 
 
 def test_a_run_of_offsets_takes_ten_bytes_however_long() -> None:
     def size(offsets: list[int]) -> int:
-        payload = encode_delivery(offsets, Lease(0, 0, "", auto_renew=False), next_offset=99)
-        return len(payload)
+        return len(Delivery(offsets, Lease(0, 0, "", auto_renew=False), 99).encode()[1])
 
     assert size([1]) == size(list(range(1, 33))) == size([]) + 10
     assert size([1, 3, 4, 9]) == size([]) + 30
 
 
 def test_the_longest_delivery_fits() -> None:
-    payload = encode_delivery(
-        range(0, 2048, 2), Lease(0, 0, "c" * 16384, auto_renew=False), next_offset=2048
-    )
+    lease = Lease(0, 0, "c" * 16384, auto_renew=False)
+    _, payload = Delivery(range(0, 2048, 2), lease, 2048).encode()
     assert len(payload) <= PAYLOAD_BYTES_MAX
 
 
@@ -105,14 +107,12 @@ def test_every_other_change_is_applied_as_it_was_made() -> None:
     direct.change_invisible(4, pop_time_ms=9, invisible_until_ms=10, suspend=True)
     direct.acknowledge(3)
     direct.clamp(5)
-    payload = encode_redelivery(3, Lease(7, 8, "é", auto_renew=True))
-    apply_entry(replayed, EntryKind.REDELIVER, payload)
-    change = encode_change(4, pop_time_ms=9, invisible_until_ms=10, suspend=True)
-    apply_entry(replayed, EntryKind.CHANGE, change)
-    apply_entry(replayed, EntryKind.ACKNOWLEDGE, encode_acknowledgement([3]))
-    apply_entry(replayed, EntryKind.CLAMP, encode_offset(5))
+    _replay(replayed, Redelivery(3, Lease(7, 8, "é", auto_renew=True), counts=True, attempt=None))
+    _replay(replayed, VisibilityChange(4, 9, 10, suspend=True))
+    _replay(replayed, Acknowledgement([3]))
+    _replay(replayed, Clamp(5))
     assert _state(replayed) == _state(direct)
-    apply_entry(replayed, EntryKind.RESET, encode_offset(2))
+    _replay(replayed, Reset(2))
     assert _state(replayed) == (2, [])
 
 
@@ -120,32 +120,33 @@ def test_offsets_are_acknowledged_together_or_not_at_all() -> None:
     progress = _delivered(3, 4, 5)
     for wrong in ([4, 6], [4, 4], []):
         with pytest.raises(EntryError):
-            apply_entry(progress, EntryKind.ACKNOWLEDGE, encode_acknowledgement(wrong))
+            _replay(progress, Acknowledgement(wrong))
     assert list(progress.in_flight) == [3, 4, 5]
-    apply_entry(progress, EntryKind.ACKNOWLEDGE, encode_acknowledgement([5, 3]))
+    _replay(progress, Acknowledgement([5, 3]))
     assert list(progress.in_flight) == [4]
-    assert len(encode_acknowledgement(range(1024))) <= PAYLOAD_BYTES_MAX
+    assert len(Acknowledgement(range(1024)).encode()[1]) <= PAYLOAD_BYTES_MAX
 
 
 @EXAMPLES
 @given(NAMES, NAMES, st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1))
 def test_a_definition_comes_back(group: str, topic: str, queue_id: int, offset: int) -> None:
     definition = Definition((group, topic, queue_id), offset)
-    payload = encode_definition(definition)
-    assert decode_definition(payload) == definition
+    kind, payload = definition.encode()
+    assert kind is EntryKind.DEFINE
+    assert Definition.decode(payload) == definition
     for wrong in (payload[:-1], payload + b"x"):
         with pytest.raises(EntryError):
-            decode_definition(wrong)
+            Definition.decode(wrong)
 
 
 @pytest.mark.parametrize(
     ("kind", "payload"),
     [
-        (EntryKind.ACKNOWLEDGE, encode_offset(9)),
+        Acknowledgement([9]).encode(),
         (EntryKind.ACKNOWLEDGE, b"short"),
-        (EntryKind.RESET, encode_offset(-1)),
-        (EntryKind.CLAMP, encode_offset(-1)),
-        (EntryKind.CHANGE, encode_change(9, pop_time_ms=0, invisible_until_ms=0, suspend=True)),
+        Reset(-1).encode(),
+        Clamp(-1).encode(),
+        VisibilityChange(9, 0, 0, suspend=True).encode(),
         (EntryKind.DEFINE, b""),
         (EntryKind.WRAP, b""),
         (200, b""),
@@ -155,19 +156,19 @@ def test_an_entry_that_does_not_fit_changes_nothing(kind: int, payload: bytes) -
     progress = _delivered(3, 4)
     before = _state(progress)
     with pytest.raises(EntryError):
-        apply_entry(progress, kind, payload)
+        _apply(progress, kind, payload)
     assert _state(progress) == before
 
 
 def test_a_delivery_of_what_was_delivered_is_refused() -> None:
-    payload = encode_delivery([4], Lease(0, 0, "client", auto_renew=False), next_offset=9)
+    _, payload = Delivery([4], Lease(0, 0, "client", auto_renew=False), 9).encode()
     progress = _delivered(3, 4)
     with pytest.raises(EntryError, match="before"):
-        apply_entry(progress, EntryKind.DELIVER, payload)
+        _apply(progress, EntryKind.DELIVER, payload)
     fresh = QueueProgress(0)
     for wrong in (payload[:30], payload[:-1], payload + b"\0", payload[:-2] + b"\0\0"):
         with pytest.raises(EntryError):
-            apply_entry(fresh, EntryKind.DELIVER, wrong)
+            _apply(fresh, EntryKind.DELIVER, wrong)
     assert _state(fresh) == (0, [])
 
 
@@ -176,7 +177,7 @@ def test_a_delivery_of_what_was_delivered_is_refused() -> None:
 def test_any_bytes_are_applied_or_refused(kind: int, payload: bytes) -> None:
     progress = _delivered(3, 4)
     try:
-        apply_entry(progress, kind, payload)
+        _apply(progress, kind, payload)
     except EntryError:
         assert progress.next_offset == 5
     assert list(progress.in_flight) == sorted(progress.in_flight)

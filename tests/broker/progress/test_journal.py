@@ -47,6 +47,11 @@ def _replayed(journal: ProgressJournal, mark: JournalMark = START) -> list[Journ
     return list(journal.replay(mark))
 
 
+def _filled(journal: ProgressJournal) -> float:
+    """How much of the ring holds entries that were not released, from 0 to 1."""
+    return (journal._end - journal._start) / journal._ring_bytes
+
+
 def test_what_was_appended_is_replayed_in_order(open_journal: Open) -> None:
     journal = open_journal()
     journal.start(START)
@@ -99,10 +104,12 @@ def test_the_ring_takes_no_more_than_it_can_keep(open_journal: Open) -> None:
         journal.append(EntryKind.CHANGE, 1, bytes(100))
         count += 1
     assert count == (JOURNAL_BYTES_MIN - 16) // 120
-    assert 0.99 < journal.filled <= 1
+    assert 0.99 < _filled(journal) <= 1
+    assert not journal.has_half_free(0)
     assert len(_replayed(open_journal())) == count
     journal.release(journal.mark)
-    assert journal.filled == 0
+    assert _filled(journal) == 0
+    assert journal.has_half_free(100)
     assert journal.has_room(PAYLOAD_BYTES_MAX)
 
 
