@@ -32,6 +32,7 @@ from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.methods import messaging_methods, run_messaging
 from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.progress.progress_table import ProgressTable
+from commitbus.broker.progress.sqlite_rows import SqliteRows
 from commitbus.broker.rates import Rates
 from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES, TRIO_CALLS_MAX
 from commitbus.broker.rpc.method import Method
@@ -246,6 +247,7 @@ async def _open_state(
         async with _closing(metadata):
             progress = ProgressTable(
                 directory,
+                SqliteRows(directory, file_system),
                 clock=clock,
                 file_system=file_system,
                 save_interval_ms=config.progress_save_interval_ms,

@@ -101,7 +101,6 @@ class SqliteThread:
     __slots__ = (
         "_closed",
         "_current",
-        "_database",
         "_failure",
         "_failure_listeners",
         "_jobs",
@@ -109,6 +108,7 @@ class SqliteThread:
         "_thread",
         "_tick",
         "_tick_interval_s",
+        "database",
     )
 
     def __init__(
@@ -121,7 +121,8 @@ class SqliteThread:
         tick_interval_s: float,
     ) -> None:
         self._path, self._tick, self._tick_interval_s = path, tick, tick_interval_s
-        self._database = _open(path, schema, sync_commits=sync_commits)
+        self.database: Final = _open(path, schema, sync_commits=sync_commits)
+        """For the thread alone."""
         self._closed = False
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         # The job at which the thread is.
@@ -202,7 +203,7 @@ class SqliteThread:
             self._jobs.put(None)
             self._thread.join()
             if self._failure is not None:
-                self._database.close()
+                self.database.close()
 
     def _hand_over(self, job: _Job) -> None:
         if self._closed:
@@ -244,7 +245,7 @@ class SqliteThread:
         while True:
             wait_s = next_tick_s - time.monotonic()
             if wait_s <= 0:
-                self._run_tick(self._database)
+                self._run_tick(self.database)
                 next_tick_s = time.monotonic() + self._tick_interval_s
                 continue
             try:
@@ -254,10 +255,10 @@ class SqliteThread:
             if job is None:
                 break
             self._current = job
-            job.run(self._database)
+            job.run(self.database)
             self._current = None
         # The last connection to close checkpoints the write-ahead log into the database.
-        self._database.close()
+        self.database.close()
 
 
 def _nothing() -> None:

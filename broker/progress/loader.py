@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Final, final
 
-from sqlite_utils import Database
-
 from commitbus.broker.metadata.errors import StateFileError, StateWriteError
-from commitbus.broker.progress import progress_rows
 from commitbus.broker.progress.changes import Definition, EntryError, EntryKind, decode_change
 from commitbus.broker.progress.holdings import Holdings
 from commitbus.broker.progress.journal import JournalEntry, JournalMark, ProgressJournal
 from commitbus.broker.progress.offset_mirror import OffsetMirror
 from commitbus.broker.progress.progress_index import ProgressIndex
+from commitbus.broker.progress.progress_rows import ProgressRow, ProgressRows, read_row
 from commitbus.broker.progress.queue_progress import QueueProgress
 from commitbus.broker.progress.saver import ProgressSaver
 from commitbus.commitlog.clock import Clock
@@ -25,9 +22,10 @@ _log: Final = logging.getLogger(__name__)
 
 @final
 class ProgressLoader:
-    """Fills the index and starts the journal. Used once, on the SQLite thread.
+    """Fills the index and starts the journal. Used once, on the thread of the rows.
 
     Args:
+        rows: What was saved.
         index: Empty; what is read is added to it.
         holdings: What is in flight with automatic renewal is added to it.
         journal: Replayed, then started.
@@ -38,43 +36,41 @@ class ProgressLoader:
 
     def __init__(
         self,
+        rows: ProgressRows,
         index: ProgressIndex,
         holdings: Holdings,
+        *,
         journal: ProgressJournal,
         saver: ProgressSaver,
         mirror: OffsetMirror,
-        *,
         clock: Clock,
     ) -> None:
-        self._index, self._holdings, self._journal = index, holdings, journal
+        self._rows, self._index, self._holdings, self._journal = rows, index, holdings, journal
         self._saver, self._mirror, self._clock = saver, mirror, clock
 
-    def load(self, database: Database, path: Path) -> None:
+    def load(self) -> None:
         """Read everything.
-
-        Args:
-            database: What holds the rows.
-            path: Its file.
 
         Raises:
             StateFileError: A file is not what it should be.
             StateVersionError: A newer commitbus wrote a file.
             StateWriteError: The disk does not take what was read back.
-            sqlite3.Error: Neither does SQLite.
         """
-        saved = progress_rows.load(database, path, self._holdings)
-        for key, progress in saved.items:
-            self._index.add(key, progress)
-        self._index.skip_to(saved.next_key_id)
+        saved = self._rows.load()
+        # Each group and topic once in memory, not once for each queue.
+        names: dict[str, str] = {}
         # A row may know of later entries than the mark, and they may be gone with the journal:
         # numbered like them, new entries would be passed by.
-        last = max([saved.mark.sequence, *(progress.sequence for _, progress in saved.items)])
+        last = saved.mark.sequence
+        for row in saved.rows:
+            last = max(last, self._add(row, names))
+        self._index.skip_to(saved.next_key_id)
         last = self._replay_journal(saved.mark, last)
         imported = self._import_offsets(backup_too=not len(self._index))
         # From here on nothing in the old ring counts, so it may be overwritten.
         epoch = max(saved.mark.epoch + 1, self._clock.now_ms())
         mark = JournalMark(epoch, last, 0)
-        self._saver.save_replayed(database, mark)
+        self._saver.save_replayed(mark)
         try:
             self._journal.start(mark)
         except OSError as error:
@@ -86,6 +82,18 @@ class ProgressLoader:
                 self._mirror.save(last)
             except OSError as error:
                 raise StateWriteError(self._mirror.path, str(error)) from error
+
+    def _add(self, row: ProgressRow, names: dict[str, str]) -> int:
+        """Add the progress of a row; return the number of the entry that changed it last."""
+        try:
+            progress = read_row(row, self._holdings)
+        except ValueError as error:
+            what = f"group {row.consumer_group}, topic {row.topic}, queue {row.queue_id}"
+            reason = f"the row of {what} is damaged: {error}"
+            raise StateFileError(self._rows.path, reason) from error
+        group, topic = (names.setdefault(name, name) for name in (row.consumer_group, row.topic))
+        self._index.add((group, topic, row.queue_id), progress)
+        return progress.sequence
 
     def _replay_journal(self, mark: JournalMark, last: int) -> int:
         """Apply what the journal has; return the number of the last entry that counts."""

@@ -1,4 +1,4 @@
-"""The rows of `commitbus/progress.db`: one for each group and queue, never one for each message.
+"""The saved rows of progress: one for each group and queue, never one for each message.
 
 What is in flight is packed into one blob, empty when nothing is. All integers big-endian:
 
@@ -15,62 +15,23 @@ The CRC covers everything after itself. Flags: 1 auto renew, 2 suspended.
 
 from __future__ import annotations
 
-import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from struct import Struct, pack, unpack_from
 from struct import error as StructError  # noqa: N812 - the standard library names it in lower case
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, Protocol, TypeVar, final
 
-from sqlite_utils import Database
-
-from commitbus.broker.metadata.errors import StateFileError
-from commitbus.broker.metadata.sqlite_thread import Schema
 from commitbus.broker.progress.holdings import Holdings
 from commitbus.broker.progress.journal import JournalMark
 from commitbus.broker.progress.queue_progress import InFlight, QueueProgress
+from commitbus.commitlog.errors import StoreError
 
-SCHEMA: Final = Schema(
-    application_id=int.from_bytes(b"CBpg"),
-    version=1,
-    statements="""
-        CREATE TABLE progress (
-            key_id INTEGER PRIMARY KEY,
-            consumer_group TEXT NOT NULL,
-            topic TEXT NOT NULL,
-            queue_id INTEGER NOT NULL,
-            committed_offset INTEGER NOT NULL,
-            next_offset INTEGER NOT NULL,
-            sequence INTEGER NOT NULL,
-            in_flight BLOB NOT NULL,
-            UNIQUE (consumer_group, topic, queue_id)
-        );
-        CREATE TABLE journal (
-            id INTEGER PRIMARY KEY CHECK (id = 1),
-            epoch INTEGER NOT NULL,
-            sequence INTEGER NOT NULL,
-            position INTEGER NOT NULL,
-            next_key_id INTEGER NOT NULL
-        );
-        INSERT INTO journal VALUES (1, 0, 0, 0, 1)
-    """,
-)
+T = TypeVar("T")
 
 Key = tuple[str, str, int]
 """Group, topic, queue id."""
-
-# Most rows are there already. To replace them, names and their index included, takes twice as long.
-_UPDATE: Final = """
-    UPDATE progress
-    SET (committed_offset, next_offset, sequence, in_flight) = (?, ?, ?, ?)
-    WHERE key_id = ?
-"""
-_INSERT: Final = """
-    INSERT INTO progress VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key_id) DO NOTHING
-"""
 
 _HEADER: Final = Struct(">III")
 _PACKED_AT_ONCE: Final = 4096
@@ -100,13 +61,79 @@ class ProgressRow(NamedTuple):
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class SavedProgress:
-    """All that the database holds."""
+class SavedRows(NamedTuple):
+    """Everything that was saved."""
 
-    items: Sequence[tuple[Key, QueueProgress]]
+    rows: Iterable[ProgressRow]
+    """By key id. A damaged column may hold a value of any type."""
     mark: JournalMark
+    """The place in the journal from which on the rows do not cover it."""
     next_key_id: int
+
+
+class ProgressRows(Protocol):
+    """Where the rows are kept, with a thread of its own that loads and saves them.
+
+    On one machine this is SQLite. The journal in front of it is on the machine in any case, so a
+    save may take its time.
+    """
+
+    @property
+    def path(self) -> Path:
+        """A name of the place, for errors."""
+
+    def start(self, tick: Callable[[], None], interval_s: float, *, sync: bool) -> None:
+        """Open what is kept and call `tick` on the thread about every `interval_s` seconds.
+
+        With `sync` a save is on stable storage when it returns; else it survives the process.
+
+        Raises:
+            StateFileError: What is kept is not what it should be.
+            StateVersionError: A newer commitbus wrote it.
+        """
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Call `work` on the thread, wait for it, and return or raise what it does.
+
+        Raises:
+            ThreadDiedError: The thread died; whether the work was done is unknown.
+            StoreClosedError: `close` was called.
+        """
+
+    def wake(self) -> None:
+        """Have the thread tick now, without waiting for it."""
+
+    def load(self) -> SavedRows:
+        """Return everything that was saved. On the thread.
+
+        Raises:
+            StateFileError: It cannot be read.
+        """
+
+    def save(
+        self,
+        rows: Sequence[ProgressRow],
+        deleted: Iterable[int],
+        *,
+        mark: JournalMark,
+        next_key_id: int,
+    ) -> None:
+        """Store rows, remove those with `deleted` key ids, and note the mark, in one step.
+
+        On the thread.
+
+        Raises:
+            StateWriteError: Nothing was changed.
+        """
+
+    def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
+        """Call `listener`, once, on another thread, should the thread die."""
+
+    def close(self, *, last: Callable[[], object] | None = None) -> None:
+        """Do the `last` work on the thread and end it, whatever the work raises.
+
+        A second call does nothing.
+        """
 
 
 def make_row(key: Key, progress: QueueProgress) -> ProgressRow:
@@ -121,82 +148,34 @@ def make_row(key: Key, progress: QueueProgress) -> ProgressRow:
     )
 
 
-def save(
-    database: Database,
-    rows: Sequence[ProgressRow],
-    deleted: Iterable[int],
-    *,
-    mark: JournalMark,
-    next_key_id: int,
-) -> None:
-    """Store rows, remove others, and note up to where they cover the journal, in one transaction.
+def read_row(row: ProgressRow, holdings: Holdings | None = None) -> QueueProgress:
+    """Return the progress of a row; messages with automatic renewal are added to `holdings`.
 
     Raises:
-        sqlite3.Error: Nothing was changed.
+        ValueError: The row is damaged.
     """
-    with database.atomic():
-        run = database.conn.executemany
-        run("DELETE FROM progress WHERE key_id = ?", ((key_id,) for key_id in deleted))
-        updated = run(_UPDATE, [(*row[4:], row.key_id) for row in rows]).rowcount
-        if updated < len(rows):
-            run(_INSERT, rows)
-        database.execute("REPLACE INTO journal VALUES (1, ?, ?, ?, ?)", (*mark, next_key_id))
-
-
-def load(database: Database, path: Path, holdings: Holdings | None = None) -> SavedProgress:
-    """Return what was saved; what is in flight with automatic renewal is added to `holdings`.
-
-    Raises:
-        StateFileError: A row is damaged.
-    """
-    try:
-        header = database.execute(
-            "SELECT epoch, sequence, position, next_key_id FROM journal"
-        ).fetchone()
-        rows = database.execute(
-            "SELECT key_id, consumer_group, topic, queue_id, committed_offset, next_offset, "
-            "sequence, in_flight FROM progress ORDER BY key_id"
-        ).fetchall()
-    except sqlite3.Error as error:
-        raise StateFileError(path, f"it is damaged: {error}") from error
-    if header is None or not all(_is_count(number) for number in header):
-        raise StateFileError(path, "the journal's row is damaged")
-    # Each group and topic once in memory, not once for each queue.
-    names: dict[str, str] = {}
-    items = [_item(path, ProgressRow(*row), names, holdings) for row in rows]
-    next_key_id = max([header[3], *(progress.key_id + 1 for _, progress in items)])
-    return SavedProgress(items, JournalMark(*header[:3]), next_key_id)
-
-
-def _item(
-    path: Path, row: ProgressRow, names: dict[str, str], holdings: Holdings | None
-) -> tuple[Key, QueueProgress]:
-    key_id, group, topic, queue_id, _, next_offset, sequence, in_flight = row
-    progress = QueueProgress(next_offset, key_id=key_id, sequence=sequence, holdings=holdings)
-    try:
-        _check_types(row)
-        if in_flight:
-            progress.restore(unpack_in_flight(in_flight, next_offset))
-    except ValueError as error:
-        what = f"group {group}, topic {topic}, queue {queue_id}"
-        raise StateFileError(path, f"the row of {what} is damaged: {error}") from error
-    return (names.setdefault(group, group), names.setdefault(topic, topic), queue_id), progress
+    _check_types(row)
+    progress = QueueProgress(
+        row.next_offset, key_id=row.key_id, sequence=row.sequence, holdings=holdings
+    )
+    if row.in_flight:
+        progress.restore(unpack_in_flight(row.in_flight, row.next_offset))
+    return progress
 
 
 def _check_types(row: ProgressRow) -> None:
-    """Check what SQLite does not: any column may hold a value of any type."""
+    """Check what SQLite does not: a column may hold a value of any type."""
     key_id, group, topic, queue_id, _, next_offset, sequence, in_flight = row
     if not (isinstance(group, str) and isinstance(topic, str)):
         raise _RowError("a name is no text")
-    if not (
-        _is_count(key_id) and _is_count(queue_id) and _is_count(next_offset) and _is_count(sequence)
-    ):
+    if not all(map(is_count, (key_id, queue_id, next_offset, sequence))):
         raise _RowError("a number is none, or negative")
     if not isinstance(in_flight, bytes):
         raise _RowError("in_flight is no blob")
 
 
-def _is_count(value: object) -> bool:
+def is_count(value: object) -> bool:
+    """Return whether a column holds an integer that is not negative."""
     return isinstance(value, int) and value >= 0
 
 

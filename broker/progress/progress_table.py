@@ -15,12 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, final
 
-from sqlite_utils import Database
-
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.rocketmq_config import OWN_DIRECTORY, make_own_directory
-from commitbus.broker.metadata.sqlite_thread import SqliteThread
-from commitbus.broker.progress import progress_rows
 from commitbus.broker.progress.changes import (
     Acknowledgement,
     Change,
@@ -40,7 +36,7 @@ from commitbus.broker.progress.journal_flush import ProgressFlush
 from commitbus.broker.progress.loader import ProgressLoader
 from commitbus.broker.progress.offset_mirror import OffsetMirror
 from commitbus.broker.progress.progress_index import Item, ProgressIndex
-from commitbus.broker.progress.progress_rows import Key
+from commitbus.broker.progress.progress_rows import Key, ProgressRows
 from commitbus.broker.progress.queue_progress import (
     IN_FLIGHT_MAX_DEFAULT,
     InFlight,
@@ -69,10 +65,11 @@ class ProgressTable:
     change saves first. So nothing is lost and nothing grows.
 
     Args:
-        store_directory: The store.
+        store_directory: The store, for the journal and the mirror.
+        rows: Where changed rows are saved. Started and closed by the table.
         clock: For the mirror's times.
         file_system: What the journal and the mirror are kept through.
-        save_interval_ms: How often changed rows are saved to SQLite; less often, up to
+        save_interval_ms: How often changed rows are saved; less often, up to
             three seconds, where that takes more than a fiftieth of the interval.
         mirror_interval_ms: How often `config/consumerOffset.json` is written, when it changed.
         journal_bytes: The size of `commitbus/progress.journal`.
@@ -84,6 +81,7 @@ class ProgressTable:
     def __init__(
         self,
         store_directory: Path,
+        rows: ProgressRows,
         *,
         clock: Clock,
         file_system: FileSystem,
@@ -99,7 +97,7 @@ class ProgressTable:
         self._save_interval_ms, self._sync = save_interval_ms, sync
         self._index, self.holdings = ProgressIndex(), Holdings()
         """The second: what is in flight with automatic renewal."""
-        # What the SQLite thread shares with the trio thread.
+        # Between the thread of the rows and the trio thread.
         self._lock = threading.Lock()
         self._mirror = OffsetMirror(
             store_directory,
@@ -114,10 +112,10 @@ class ProgressTable:
             journal_bytes,
             file_system=file_system,
         )
+        self._rows, self._is_open = rows, False
         self._saver = ProgressSaver(
-            self._index, self._journal, self._mirror, clock=clock, lock=self._lock
+            rows, self._index, self._journal, self._mirror, clock=clock, lock=self._lock
         )
-        self._thread: SqliteThread | None = None
         self.flush: ProgressFlush | None = None
         """Makes changes durable, from `open` on; None without `sync`."""
         self._journal_fails = False
@@ -130,28 +128,29 @@ class ProgressTable:
             StateVersionError: A file was written by a newer commitbus.
             StateWriteError: The disk does not take what was read back.
         """
-        thread = SqliteThread(
-            make_own_directory(self._store_directory, self._file_system) / "progress.db",
-            schema=progress_rows.SCHEMA,
-            sync_commits=self._sync,
-            tick=self._tick,
-            tick_interval_s=self._save_interval_ms / 1000,
+        make_own_directory(self._store_directory, self._file_system)
+        self._rows.start(self._tick, self._save_interval_ms / 1000, sync=self._sync)
+        loader = ProgressLoader(
+            self._rows,
+            self._index,
+            self.holdings,
+            journal=self._journal,
+            saver=self._saver,
+            mirror=self._mirror,
+            clock=self._clock,
         )
-        parts = self._index, self.holdings, self._journal, self._saver, self._mirror
-        loader = ProgressLoader(*parts, clock=self._clock)
         try:
-            thread.run_sync(lambda database: loader.load(database, thread.path))
+            self._rows.run(loader.load)
         except BaseException:
-            thread.close()
+            self._rows.close()
             self._journal.close()
             raise
-        self._thread = thread
+        self._is_open = True
         self.flush = ProgressFlush(self._journal, self.save) if self._sync else None
 
     def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
-        """Call `listener`, once, on another thread, should the database's thread die."""
-        assert self._thread is not None, "it is open"
-        self._thread.add_failure_listener(listener)
+        """Call `listener`, once, on another thread, should a thread of the table die."""
+        self._rows.add_failure_listener(listener)
         if self.flush is not None:
             self.flush.add_failure_listener(listener)
 
@@ -161,13 +160,13 @@ class ProgressTable:
         Raises:
             StateWriteError: The save failed; what was answered is still in the journal.
         """
-        if self._thread is None:
+        if not self._is_open:
             return
         if self.flush is not None:
             self.flush.stop()
-        thread, self._thread = self._thread, None
+        self._is_open = False
         try:
-            thread.close(last=self._saver.finish)
+            self._rows.close(last=self._saver.finish)
         finally:
             self._journal.close()
 
@@ -397,14 +396,14 @@ class ProgressTable:
                 yield
 
     def save(self) -> None:
-        """Save to SQLite what has changed, and wait for it.
+        """Save what has changed, and wait for it.
 
         Raises:
-            StateWriteError: SQLite could not do it; the journal still has everything.
+            StateWriteError: It could not be saved; the journal still has everything.
         """
-        if self._thread is None:
+        if not self._is_open:
             raise StoreClosedError
-        self._thread.run_sync(self._saver.save)
+        self._rows.run(self._saver.save)
 
     # Changing, on the trio thread
 
@@ -415,7 +414,7 @@ class ProgressTable:
             progress.apply(change, self._record(kind, progress.key_id, payload))
 
     def _make_room(self, payload_bytes: int) -> None:
-        if self._thread is None:
+        if not self._is_open:
             raise StoreClosedError
         if self._journal.has_half_free(payload_bytes):
             return
@@ -423,7 +422,7 @@ class ProgressTable:
             self.save()
         elif self._saver.request():
             # At once, not at the next interval: no change has to wait for a save then.
-            self._thread.wake()
+            self._rows.wake()
 
     def _record(self, kind: EntryKind, key_id: int, payload: bytes) -> int:
         """Write an entry, before the change is made in memory: if this fails, nothing changed."""
@@ -438,12 +437,12 @@ class ProgressTable:
         self._saver.note(key_id)
         return sequence
 
-    # On the SQLite thread
+    # On the thread of the rows
 
-    def _tick(self, database: Database) -> None:
-        # Not before it is read: the mirror would be overwritten with nothing.
-        if self._thread is not None:
-            self._saver.tick(database)
+    def _tick(self) -> None:
+        # Not before everything is read: the mirror would be overwritten with nothing.
+        if self._is_open:
+            self._saver.tick()
 
 
 def _are_new(progress: QueueProgress, offsets: Sequence[int], next_offset: int) -> bool:

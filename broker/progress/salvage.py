@@ -20,6 +20,7 @@ from commitbus.broker.metadata.rocketmq_config import (
     OWN_DIRECTORY,
 )
 from commitbus.broker.progress.progress_table import ProgressTable
+from commitbus.broker.progress.sqlite_rows import SqliteRows
 from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.errors import StoreError
 from commitbus.commitlog.file_system import FileSystem
@@ -67,7 +68,9 @@ def salvage_state(
         return MetadataStore(out, clock=clock, file_system=file_system)
 
     def open_progress() -> ProgressTable:
-        table = ProgressTable(out, clock=clock, file_system=file_system)
+        table = ProgressTable(
+            out, SqliteRows(out, file_system), clock=clock, file_system=file_system
+        )
         table.open()
         return table
 

@@ -1,4 +1,4 @@
-"""Saving progress to SQLite and to the mirror, beside the changes that go on.
+"""Saving progress to its rows and to the mirror, while changes go on.
 
 A save notes the journal's end first and packs the rows after that, while changes go on. So a row
 may already hold changes that the journal will replay; it says with its `sequence` up to which
@@ -10,19 +10,21 @@ as of a later entry, and the replay says it again.
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 from collections import deque
 from collections.abc import MutableMapping
 from typing import Final, final
 
-from sqlite_utils import Database
-
-from commitbus.broker.progress import progress_rows
+from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.progress.journal import JournalMark, ProgressJournal
 from commitbus.broker.progress.offset_mirror import OffsetMirror
 from commitbus.broker.progress.progress_index import Item, ProgressIndex
-from commitbus.broker.progress.progress_rows import ProgressRow
+from commitbus.broker.progress.progress_rows import (
+    ProgressRow,
+    ProgressRows,
+    make_row,
+    pack_in_flight,
+)
 from commitbus.broker.progress.queue_progress import InFlight
 from commitbus.commitlog.clock import Clock
 
@@ -40,9 +42,10 @@ _log: Final = logging.getLogger(__name__)
 
 @final
 class ProgressSaver:
-    """What changed since the last save, and the saves. Used on the SQLite thread.
+    """What changed since the last save, and the saves. Used on the thread of the rows.
 
     Args:
+        rows: Where rows are saved.
         index: All progress.
         journal: Where each change is before it is saved.
         mirror: What RocketMQ goes on from.
@@ -52,6 +55,7 @@ class ProgressSaver:
 
     def __init__(
         self,
+        rows: ProgressRows,
         index: ProgressIndex,
         journal: ProgressJournal,
         mirror: OffsetMirror,
@@ -60,7 +64,7 @@ class ProgressSaver:
         lock: threading.Lock,
     ) -> None:
         self._index, self._journal, self._mirror, self._clock = index, journal, mirror, clock
-        self._lock = lock
+        self._rows, self._lock = rows, lock
         # Ids of the progress that changed since the last save. Under the lock.
         self._changed: set[int] = set()
         # In flight before a reset or deletion: to free a million takes a tenth of a second.
@@ -82,17 +86,17 @@ class ProgressSaver:
         is_new, self._is_requested = not self._is_requested, True
         return is_new
 
-    def save(self, database: Database) -> None:
+    def save(self) -> None:
         """Save what has changed.
 
         Raises:
-            sqlite3.Error: Nothing is saved; the journal still has everything.
+            StateWriteError: Nothing is saved; the journal still has everything.
         """
         with self._lock:
             changed, self._changed = self._changed, set()
             mark, next_key_id = self._journal.mark, self._index.next_key_id
         try:
-            self._save_rows(database, changed, mark, next_key_id)
+            self._save_rows(changed, mark, next_key_id)
         except BaseException:
             with self._lock:
                 self._changed |= changed
@@ -100,18 +104,16 @@ class ProgressSaver:
         self._journal.release(mark)
         self._is_requested = False
 
-    def save_replayed(self, database: Database, mark: JournalMark) -> None:
+    def save_replayed(self, mark: JournalMark) -> None:
         """Save what a replay changed, before the journal starts again at `mark`.
 
         Raises:
-            sqlite3.Error: Nothing is saved.
+            StateWriteError: Nothing is saved.
         """
-        self._save_rows(database, self._changed, mark, self._index.next_key_id)
+        self._save_rows(self._changed, mark, self._index.next_key_id)
         self._changed = set()
 
-    def _save_rows(
-        self, database: Database, changed: set[int], mark: JournalMark, next_key_id: int
-    ) -> None:
+    def _save_rows(self, changed: set[int], mark: JournalMark, next_key_id: int) -> None:
         rows, deleted = [], []
         for key_id in changed:
             row = self._row(key_id)
@@ -119,7 +121,7 @@ class ProgressSaver:
                 deleted.append(key_id)
             else:
                 rows.append(row)
-        progress_rows.save(database, rows, deleted, mark=mark, next_key_id=next_key_id)
+        self._rows.save(rows, deleted, mark=mark, next_key_id=next_key_id)
         for row in rows:
             self._mirror.note(row.consumer_group, row.topic)
 
@@ -129,19 +131,19 @@ class ProgressSaver:
             if item is None:
                 return None
             if item[1].in_flight_count <= LOCKED_ENTRIES_MAX:
-                return progress_rows.make_row(*item)
+                return make_row(*item)
             row, entries = _head(item), item[1].entries()
-        return row._replace(in_flight=progress_rows.pack_in_flight(entries))
+        return row._replace(in_flight=pack_in_flight(entries))
 
-    def tick(self, database: Database) -> None:
+    def tick(self) -> None:
         """Save and mirror what is due; log what cannot be."""
         self._free_discarded()
         begin_s = self._clock.monotonic_s()
         if self._changed and (begin_s >= self._next_save_s or self._is_requested):
             try:
-                self.save(database)
+                self.save()
                 self._fails = False
-            except sqlite3.Error as error:
+            except StateWriteError as error:
                 if not self._fails:  # once, not ten times a second
                     _log.warning("progress not saved", extra={"reason": str(error)})
                 self._fails = True
@@ -149,14 +151,14 @@ class ProgressSaver:
             self._next_save_s = begin_s + min(took_s * SAVE_PAUSE_FACTOR, SAVE_PAUSE_S_MAX)
         self._mirror.write(self._journal.sequence)
 
-    def finish(self, database: Database) -> None:
+    def finish(self) -> None:
         """Save everything and write the mirror at once.
 
         Raises:
-            sqlite3.Error: Nothing is saved; the journal still has everything.
+            StateWriteError: Nothing is saved; the journal still has everything.
         """
         try:
-            self.save(database)
+            self.save()
         finally:
             self._mirror.write(self._journal.sequence, at_once=True)
 

@@ -18,6 +18,7 @@ from commitbus.broker.cli.admin_client import AdminClient
 from commitbus.broker.config import Transport
 from commitbus.broker.embedded import SMALL_FILES
 from commitbus.broker.progress.progress_table import ProgressTable
+from commitbus.broker.progress.sqlite_rows import SqliteRows
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin_pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog import file_system
@@ -137,7 +138,8 @@ def update_offset(channel: Any, _handle: str) -> None:
 
 def progress_in(store: Path) -> Any:
     """Return by group the next offset and, by offset, until when messages are invisible."""
-    table = ProgressTable(store, clock=SystemClock(), file_system=file_system.RealFileSystem())
+    files = file_system.RealFileSystem()
+    table = ProgressTable(store, SqliteRows(store, files), clock=SystemClock(), file_system=files)
     table.open()
     try:
         return {

@@ -20,6 +20,7 @@ from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.progress.progress_table import ProgressTable
+from commitbus.broker.progress.sqlite_rows import SqliteRows
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.clock import SystemClock
@@ -98,7 +99,9 @@ def write_metadata(directory: Path, name: str) -> None:
     trio.run(metadata.put_topic, TopicConfig(f"Topic{name}", 2, 4, attributes=attributes))
     trio.run(metadata.put_group, GroupConfig(f"Group{name}", retry_max_times=3))
     metadata.close()
-    progress = ProgressTable(directory, clock=clock, file_system=file_system)
+    progress = ProgressTable(
+        directory, SqliteRows(directory, file_system), clock=clock, file_system=file_system
+    )
     progress.open()
     progress.create(f"Group{name}", "Shared1", 3, 11)
     progress.close()

@@ -20,6 +20,7 @@ import pytest
 
 from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.progress.progress_table import ProgressTable
+from commitbus.broker.progress.sqlite_rows import SqliteRows
 from commitbus.broker.store.check import check_store
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.store_reader import END_OF_TIME_MS
@@ -224,7 +225,9 @@ def check_settings_of_rocketmq(directory: Path) -> None:
     assert topic.message_type == "FIFO"
     assert group is not None
     assert (group.retry_max_times, group.consume_message_orderly) == (7, True)
-    table = ProgressTable(directory, clock=clock, file_system=file_system)
+    table = ProgressTable(
+        directory, SqliteRows(directory, file_system), clock=clock, file_system=file_system
+    )
     table.open()
     theirs = table.get("GroupTheirs", "Shared0", 0)
     ours = table.get("GroupOurs", "Shared1", 3)

@@ -29,6 +29,7 @@ from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.progress.journal import JOURNAL_BYTES_MIN
 from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.progress.queue_progress import IN_FLIGHT_MAX_DEFAULT
+from commitbus.broker.progress.sqlite_rows import SqliteRows
 from commitbus.broker.rates import Rates
 from commitbus.broker.rpc.call import Call, Response, Send
 from commitbus.broker.rpc.method import Later, Method, Parked, Result
@@ -359,6 +360,7 @@ def open_context(
         metadata = MetadataStore(directory, clock=clock, file_system=file_system)
         progress = ProgressTable(
             directory,
+            SqliteRows(directory, file_system),
             clock=clock,
             file_system=file_system,
             save_interval_ms=NEVER_MS,

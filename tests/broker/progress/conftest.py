@@ -10,6 +10,7 @@ import pytest
 
 from commitbus.broker.progress.journal import JOURNAL_BYTES_MIN
 from commitbus.broker.progress.progress_table import ProgressTable
+from commitbus.broker.progress.sqlite_rows import SqliteRows
 from commitbus.commitlog.file_system import RealFileSystem
 from tests.broker.metadata.conftest import FakeClock, clock, killed, rocketmq_store
 
@@ -33,6 +34,7 @@ def open_table(clock: FakeClock) -> Iterator[OpenTable]:
     ) -> ProgressTable:
         table = ProgressTable(
             store,
+            SqliteRows(store, file_system),
             clock=clock,
             file_system=file_system,
             save_interval_ms=save_interval_ms,

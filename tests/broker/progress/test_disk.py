@@ -137,11 +137,10 @@ def test_a_mirror_that_could_not_be_read_back_is_left_out(
     table = open_table(tmp_path)
     for queue in range(100):
         table.reset("many", "t", queue, 1_000_000)
-    assert table._thread is not None
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             table._clock.ms += 5_000  # type: ignore[attr-defined] # the fixture's clock
-            table._thread.run_sync(table._tick)
+            table._rows.run(table._tick)
             table.reset("many", "t", 0, table._clock.now_ms())
         table.close()
     assert caplog.text.count("mirror not written") == 1

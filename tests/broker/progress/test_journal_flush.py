@@ -65,12 +65,9 @@ def test_a_request_makes_all_entries_durable(open_table: Open, tmp_path: Path) -
     assert heard.wait(table.sequence) is None
     assert "sync_data" in files.calls
     assert table.flush.durable_sequence == table.sequence
-    thread: Any = table._thread
-    synchronous: list[int] = []
-    thread.run_sync(
-        lambda database: synchronous.extend(database.execute("PRAGMA synchronous").fetchone())
-    )
-    assert synchronous == [2], "FULL: a commit waits for the disk"
+    rows: Any = table._rows
+    synchronous = rows.run(lambda: rows._thread.database.execute("PRAGMA synchronous").fetchone())
+    assert synchronous == (2,), "FULL: a commit waits for the disk"
 
 
 def test_a_new_journal_has_a_durable_name(open_table: Open, tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.commitlog.clock import SystemClock
 from commitbus.commitlog.file_system import RealFileSystem
 
+store, files = Path(sys.argv[1]), RealFileSystem()
 table = ProgressTable(
-    Path(sys.argv[1]), clock=SystemClock(), file_system=RealFileSystem(),
+    store, SqliteRows(store, files), clock=SystemClock(), file_system=files,
     save_interval_ms=1, mirror_interval_ms=3, journal_bytes=JOURNAL_BYTES_MIN,
 )
 table.open()

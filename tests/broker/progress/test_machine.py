@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from commitbus.broker.progress.journal import JOURNAL_BYTES_MIN
 from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.progress.queue_progress import Lease, QueueProgress
+from commitbus.broker.progress.sqlite_rows import SqliteRows
 from commitbus.commitlog.clock import SystemClock
 from commitbus.commitlog.file_system import RealFileSystem
 from tests.running_copies import copy_running
@@ -62,10 +63,12 @@ class ProgressTableMachine(RuleBasedStateMachine):
         return Path(self.directory.name) / str(self.generation)
 
     def _open(self) -> ProgressTable:
+        files = RealFileSystem()
         table = ProgressTable(
             self._store(),
+            SqliteRows(self._store(), files),
             clock=SystemClock(),
-            file_system=RealFileSystem(),
+            file_system=files,
             save_interval_ms=3_600_000,
             journal_bytes=JOURNAL_BYTES_MIN,
         )

@@ -17,8 +17,7 @@ Open = Callable[..., ProgressTable]
 
 def _tick(table: ProgressTable, clock: Any) -> None:
     clock.ms += 5_000
-    assert table._thread is not None
-    table._thread.run_sync(table._tick)
+    table._rows.run(table._tick)
 
 
 def _file(store: Path) -> bytes:

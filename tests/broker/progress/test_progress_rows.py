@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlite_utils import Database
 
-from commitbus.broker.progress.journal import JournalMark
-from commitbus.broker.progress.progress_rows import (
-    SCHEMA,
-    load,
-    make_row,
-    pack_in_flight,
-    save,
-    unpack_in_flight,
-)
-from commitbus.broker.progress.queue_progress import InFlight, QueueProgress
+from commitbus.broker.progress.progress_rows import pack_in_flight, unpack_in_flight
+from commitbus.broker.progress.queue_progress import InFlight
 
 TIMES = st.integers(-(2**63), 2**63 - 1)
 ENTRIES = st.dictionaries(
@@ -69,18 +58,3 @@ def test_offsets_that_do_not_ascend_below_the_next_one_are_refused() -> None:
     blob = pack_in_flight([InFlight(n, 0, 0, 1, "c", auto_renew=False) for n in (7, 3)])
     with pytest.raises(ValueError, match="out of order"):
         unpack_in_flight(blob, 100)
-
-
-def test_rows_are_changed_added_and_removed_in_one_save() -> None:
-    database = Database(memory=True)
-    database.executescript(SCHEMA.statements)
-    rows = [make_row(("g", "t", n), QueueProgress(n, key_id=n)) for n in range(1, 5)]
-    save(database, rows[:3], [], mark=JournalMark(1, 3, 30), next_key_id=4)
-    changed = rows[1]._replace(committed_offset=7, next_offset=9, sequence=5)
-    mark = JournalMark(1, 5, 50)
-    save(database, [changed, rows[3]], [1], mark=mark, next_key_id=5)
-    saved = load(database, Path("progress.db"))
-    assert [(key[2], p.next_offset, p.sequence) for key, p in saved.items] == [
-        (2, 9, 5), (3, 3, 0), (4, 4, 0)
-    ]  # fmt: skip
-    assert (saved.mark, saved.next_key_id) == (mark, 5)

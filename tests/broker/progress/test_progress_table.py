@@ -13,7 +13,6 @@ import pytest
 
 from commitbus.broker.metadata.documents import parse_document
 from commitbus.broker.metadata.errors import StateFileError, StateWriteError
-from commitbus.broker.progress import progress_rows
 from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.progress.queue_progress import InFlight, Lease, QueueProgress
 from commitbus.commitlog.errors import StoreClosedError
@@ -162,8 +161,8 @@ def test_a_full_ring_that_cannot_be_saved_refuses_the_change(
     table = open_table(tmp_path / "a")
     progress = table.create("g", "t", 0, 0)
     _deliver(table, progress, 1)
-    assert table._thread is not None
-    table._thread.run_sync(lambda database: database.execute("PRAGMA query_only = 1"))
+    rows: Any = table._rows
+    rows.run(lambda: rows._thread.database.execute("PRAGMA query_only = 1"))
 
     def fill() -> None:
         for n in range(6_000):
@@ -176,7 +175,7 @@ def test_a_full_ring_that_cannot_be_saved_refuses_the_change(
         table.acknowledge(progress, 0)
     assert list(progress.in_flight) == [0], "what is refused has not happened"
     assert _state(open_table(killed(tmp_path / "a", tmp_path / "b"))) == _state(table)
-    table._thread.run_sync(lambda database: database.execute("PRAGMA query_only = 0"))
+    rows.run(lambda: rows._thread.database.execute("PRAGMA query_only = 0"))
     assert table.acknowledge(progress, 0), "it goes on as soon as the disk does"
 
 
@@ -200,7 +199,8 @@ def test_a_save_that_takes_long_is_not_repeated_at_once(
     """Much in flight would otherwise keep the interpreter from those who serve."""
     table = open_table(tmp_path)
     progress = table.create("g", "t", 0, 0)
-    save, saved = progress_rows.save, 0
+    rows: Any = table._rows
+    save, saved = rows.save, 0
 
     def slow_save(*arguments: Any, **options: Any) -> None:
         nonlocal saved
@@ -210,11 +210,10 @@ def test_a_save_that_takes_long_is_not_repeated_at_once(
 
     def saved_after_tick() -> int:
         _deliver(table, progress, 1)
-        assert table._thread is not None
-        table._thread.run_sync(table._tick)
+        table._rows.run(table._tick)
         return saved
 
-    monkeypatch.setattr(progress_rows, "save", slow_save)
+    monkeypatch.setattr(rows, "save", slow_save)
     assert [saved_after_tick(), saved_after_tick()] == [1, 1]
     clock.ms += 49 * 50
     assert [saved_after_tick(), saved_after_tick()] == [2, 2]
@@ -285,11 +284,10 @@ def test_committed_offsets_are_mirrored_as_rocketmq_writes_them(
 def test_the_mirror_follows_by_itself(open_table: Open, tmp_path: Path) -> None:
     table = open_table(tmp_path)
     _work(table)
-    assert table._thread is not None
-    table._thread.run_sync(table._tick)
+    table._rows.run(table._tick)
     assert not (tmp_path / "config").exists(), "not before its interval has passed"
     table._clock.ms += 5_000  # type: ignore[attr-defined] # the fixture's clock
-    table._thread.run_sync(table._tick)
+    table._rows.run(table._tick)
     assert _mirror(tmp_path)["offsetTable"] == {"t@g": {0: 7, 1: 40}}
 
 

@@ -17,6 +17,7 @@ from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.progress.queue_progress import Lease
 from commitbus.broker.progress.salvage import salvage_state
+from commitbus.broker.progress.sqlite_rows import SqliteRows
 from commitbus.commitlog.clock import SystemClock
 from commitbus.commitlog.file_system import RealFileSystem
 
@@ -44,7 +45,7 @@ def damaged(tmp_path: Path) -> Path:
 
     trio.run(fill)
     metadata.close()
-    table = ProgressTable(store, clock=CLOCK, file_system=FILES)
+    table = ProgressTable(store, SqliteRows(store, FILES), clock=CLOCK, file_system=FILES)
     table.open()
     progress = table.create("G", "T", 0, 8)
     table.create("G", "T", 1, 6)
@@ -58,7 +59,7 @@ def state_of(store: Path) -> tuple[int | None, int | None, dict[int, int]]:
     metadata = MetadataStore(store, clock=CLOCK, file_system=FILES)
     topic, group = metadata.topic("T"), metadata.group("G")
     metadata.close()
-    table = ProgressTable(store, clock=CLOCK, file_system=FILES)
+    table = ProgressTable(store, SqliteRows(store, FILES), clock=CLOCK, file_system=FILES)
     table.open()
     offsets = {queue_id: p.committed_offset for (_, _, queue_id), p in table.items()}
     assert all(progress.in_flight_count == 0 for _, progress in table.items())

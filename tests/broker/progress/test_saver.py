@@ -95,8 +95,7 @@ def test_what_a_reset_or_deletion_forgot_is_freed_one_by_one(
     else:
         table.reset("g", "t", 0, 0)
     assert len(forgotten) == 2_000
-    assert table._thread is not None
-    table._thread.run_sync(table._tick)
+    table._rows.run(table._tick)
     assert len(forgotten) == 0
     assert progress.in_flight_count == 0
 

@@ -16,6 +16,7 @@ from typing import Any
 from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.progress.queue_progress import Lease
+from commitbus.broker.progress.sqlite_rows import SqliteRows
 from commitbus.broker.store.check import check_store
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.salvage import salvage_store
@@ -124,7 +125,9 @@ def state(directory: Path, _: str) -> object:
         return True
 
     def progress() -> object:
-        table = ProgressTable(directory, clock=clock, file_system=files)
+        table = ProgressTable(
+            directory, SqliteRows(directory, files), clock=clock, file_system=files
+        )
         table.open()
         try:
             queue = table.create("g", "t", 0, 0)
