@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import final
 
 import trio
@@ -31,6 +32,7 @@ from commitbus.broker.core.broker import BrokerCore
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.methods import messaging_methods, run_messaging
 from commitbus.broker.metadata.metadata_store import MetadataStore
+from commitbus.broker.metadata.sqlite_metadata import SqliteMetadata
 from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.progress.sqlite_rows import SqliteRows
 from commitbus.broker.rates import Rates
@@ -241,19 +243,9 @@ async def _open_state(
         if store.full_disk is not None:
             # Retention first: databases need room to be opened.
             await trio.to_thread.run_sync(store.keep_house)
-        metadata = await trio.to_thread.run_sync(
-            lambda: MetadataStore(directory, clock=clock, file_system=file_system)
-        )
+        metadata = await trio.to_thread.run_sync(_open_metadata, directory, clock, file_system)
         async with _closing(metadata):
-            progress = ProgressTable(
-                directory,
-                SqliteRows(directory, file_system),
-                clock=clock,
-                file_system=file_system,
-                save_interval_ms=config.progress_save_interval_ms,
-                sync=config.progress_sync,
-                in_flight_max=config.in_flight_max,
-            )
+            progress = _progress(config, clock, file_system)
             await trio.to_thread.run_sync(progress.open)
             async with _closing(progress):
                 # A power cut may have taken the end of the log, and with it messages that a group
@@ -268,6 +260,22 @@ async def _open_state(
                         clock=clock,
                     )
                 )
+
+
+def _open_metadata(directory: Path, clock: Clock, file_system: FileSystem) -> MetadataStore:
+    return SqliteMetadata(directory, clock=clock, file_system=file_system)
+
+
+def _progress(config: BrokerConfig, clock: Clock, file_system: FileSystem) -> ProgressTable:
+    return ProgressTable(
+        config.store_directory,
+        SqliteRows(config.store_directory, file_system),
+        clock=clock,
+        file_system=file_system,
+        save_interval_ms=config.progress_save_interval_ms,
+        sync=config.progress_sync,
+        in_flight_max=config.in_flight_max,
+    )
 
 
 @asynccontextmanager

@@ -75,7 +75,7 @@ async def delete_group(
     """Delete a group and its progress."""
     _check_name(request.name)
     context.existing_group(request.name)
-    await context.metadata.delete_group(request.name)
+    await context.metadata.delete_groups((request.name,))
     context.broker.forget_group(request.name)
     for _ in context.progress.deleting_group(request.name):
         await trio.lowlevel.checkpoint()

@@ -1,202 +1,82 @@
-"""Topics and consumer groups: in SQLite for good, in memory for reading.
-
-Reads come from a copy in memory and never wait. A change is on stable storage before the call
-that makes it returns, and seen in memory from then on. `config/topics.json` and
-`config/subscriptionGroup.json` follow within a second, at the latest at the close.
-"""
+"""The topics and consumer groups that there are, wherever they are kept."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Final, final
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
-import trio
-from sqlite_utils import Database
-
-from commitbus.broker.metadata.groups import GroupConfig, decode_group, encode_group
-from commitbus.broker.metadata.names import validate_stored_group, validate_stored_topic
-from commitbus.broker.metadata.rocketmq_config import (
-    CONFIG_DIRECTORY,
-    ConfigFile,
-    make_own_directory,
-)
-from commitbus.broker.metadata.setting_table import SettingTable
-from commitbus.broker.metadata.sqlite_thread import Schema, SqliteThread
-from commitbus.broker.metadata.topics import TopicConfig, decode_topic, encode_topic
-from commitbus.commitlog.clock import Clock
+from commitbus.broker.metadata.groups import GroupConfig
+from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.commitlog.errors import StoreError
-from commitbus.commitlog.file_system import FileSystem
-
-MIRROR_INTERVAL_S: Final = 1.0
-"""Written for every change, the mirror of 10,000 new topics would be 12 GB."""
-
-SCHEMA: Final = Schema(
-    application_id=int.from_bytes(b"CBmd"),
-    version=1,
-    statements="""
-        CREATE TABLE topics (name TEXT PRIMARY KEY, config TEXT NOT NULL);
-        CREATE TABLE groups (name TEXT PRIMARY KEY, config TEXT NOT NULL)
-    """,
-)
 
 
-@final
-class MetadataStore:
-    """What topics and groups there are. For one trio thread; opening and closing need no trio.
+class MetadataStore(Protocol):
+    """Topics and groups. Reads come from memory and never wait.
 
-    Opening imports what RocketMQ wrote to `config/` since we last did.
-
-    Args:
-        store_directory: The store; `commitbus/metadata.db` below it is made when missing.
-        clock: For the time in the mirrors.
-        file_system: What the mirrors are read and written through.
-
-    Raises:
-        StateFileError: The database or a file of `config/` is not what it should be.
-        StateVersionError: The database was written by a newer commitbus.
-        StateWriteError: The disk does not take what was imported.
+    A change is durable before its call returns, and visible from then on; changes become visible
+    in the order in which they became durable. Each raises StateWriteError when it could not be
+    written, and then nothing has changed. For one trio thread; `close` needs no trio.
     """
-
-    def __init__(self, store_directory: Path, *, clock: Clock, file_system: FileSystem) -> None:
-        config = store_directory / CONFIG_DIRECTORY
-        self._topics = SettingTable[TopicConfig](
-            "topics",
-            ConfigFile(config / "topics.json", clock=clock, file_system=file_system),
-            "topicConfigTable",
-            validate=validate_stored_topic,
-            decode=decode_topic,
-            encode=encode_topic,
-        )
-        self._groups = SettingTable[GroupConfig](
-            "groups",
-            ConfigFile(config / "subscriptionGroup.json", clock=clock, file_system=file_system),
-            "subscriptionGroupTable",
-            validate=validate_stored_group,
-            decode=decode_group,
-            encode=encode_group,
-        )
-        # Memory must change in the order in which the database did.
-        self._writing = trio.Lock()
-        self._thread = SqliteThread(
-            make_own_directory(store_directory, file_system) / "metadata.db",
-            schema=SCHEMA,
-            sync_commits=True,
-            tick=self._write_mirrors,
-            tick_interval_s=MIRROR_INTERVAL_S,
-        )
-        try:
-            self._thread.run_sync(self._load)
-        except BaseException:
-            self._thread.close()
-            raise
-
-    def topic(self, name: str) -> TopicConfig | None:
-        """Return a topic's settings, None when there is no such topic."""
-        return self._topics.configs.get(name)
-
-    def topics(self) -> list[TopicConfig]:
-        """Return the settings of all topics, RocketMQ's system topics among them."""
-        return list(self._topics.configs.values())
 
     @property
     def topic_count(self) -> int:
-        """How many topics there are."""
-        return len(self._topics.configs)
+        """The number of topics."""
 
     @property
     def group_count(self) -> int:
-        """How many groups there are."""
-        return len(self._groups.configs)
+        """The number of groups."""
+
+    def topic(self, name: str) -> TopicConfig | None:
+        """Return a topic's settings, None when there is no such topic."""
+
+    def topics(self) -> list[TopicConfig]:
+        """Return the settings of all topics, RocketMQ's system topics among them."""
 
     def group(self, name: str) -> GroupConfig | None:
         """Return a group's settings, None when there is no such group."""
-        return self._groups.configs.get(name)
 
     def groups(self) -> list[GroupConfig]:
         """Return the settings of all groups, RocketMQ's system groups among them."""
-        return list(self._groups.configs.values())
 
     async def put_topic(self, config: TopicConfig) -> None:
-        """Create a topic or change its settings; durable and visible on return.
+        """Create a topic or change its settings.
 
         Raises:
             IllegalNameError: A store cannot hold a topic of this name.
-            StateWriteError: The database could not be written; nothing changed.
         """
-        async with self._writing:
-            await self._topics.put(config, self._thread)
 
     async def add_topic(self, config: TopicConfig) -> TopicConfig:
         """Create a topic unless there is one of its name; return the one that there is then.
 
         Raises: As `put_topic`.
         """
-        async with self._writing:
-            return await self._topics.add(config, self._thread)
 
-    @asynccontextmanager
-    async def topic_deleted(self, name: str) -> AsyncIterator[None]:
-        """Remove a topic's settings, if it has any: durably, before the block begins.
+    def topic_deleted(self, name: str) -> AbstractAsyncContextManager[None]:
+        """Remove a topic's settings, if it has any, before the block begins.
 
-        While the block runs nobody makes the topic anew: in it goes what belonged to the topic.
-
-        Raises:
-            StateWriteError: The database could not be written; nothing changed.
+        While the block runs no change is made, so that the topic is not created again before the
+        block has removed everything else that belonged to it.
         """
-        async with self._writing:
-            await self._topics.delete(name, thread=self._thread)
-            yield
 
     async def put_group(self, config: GroupConfig) -> None:
-        """Create a group or change its settings; durable and visible on return.
+        """Create a group or change its settings.
 
         Raises:
             IllegalNameError: A store cannot hold a group of this name.
-            StateWriteError: The database could not be written; nothing changed.
         """
-        async with self._writing:
-            await self._groups.put(config, self._thread)
 
     async def add_group(self, config: GroupConfig) -> GroupConfig:
         """Create a group unless there is one of its name; return the one that there is then.
 
         Raises: As `put_group`.
         """
-        async with self._writing:
-            return await self._groups.add(config, self._thread)
-
-    async def delete_group(self, name: str) -> None:
-        """Remove a group's settings, if it has any; durable on return.
-
-        Raises:
-            StateWriteError: The database could not be written; nothing changed.
-        """
-        async with self._writing:
-            await self._groups.delete(name, thread=self._thread)
 
     async def delete_groups(self, names: Collection[str]) -> None:
-        """Remove the settings of groups, all or none, with one write.
-
-        Raises:
-            StateWriteError: The database could not be written; nothing changed.
-        """
-        async with self._writing:
-            await self._groups.delete(*names, thread=self._thread)
+        """Remove the settings of groups, of all or of none, with one write."""
 
     def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
-        """Call `listener`, once, on another thread, should the database's thread die."""
-        self._thread.add_failure_listener(listener)
+        """Call `listener`, once, on another thread, should the store fail for good."""
 
     def close(self) -> None:
-        """Bring the mirrors up to date and close the database. A second call does nothing."""
-        self._thread.close(last=self._write_mirrors)
-
-    def _load(self, database: Database) -> None:
-        self._topics.load(database, self._thread.path)
-        self._groups.load(database, self._thread.path)
-
-    def _write_mirrors(self, _: Database) -> None:
-        self._topics.write_mirror()
-        self._groups.write_mirror()
+        """Keep what is there for reading, and take no more changes. A second call does nothing."""

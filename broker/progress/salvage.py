@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from commitbus.broker.metadata.documents import format_document, parse_document
-from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.metadata.rocketmq_config import (
     CONFIG_DIRECTORY,
     MARK_KEY,
     OWN_DIRECTORY,
 )
+from commitbus.broker.metadata.sqlite_metadata import SqliteMetadata
 from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.progress.sqlite_rows import SqliteRows
 from commitbus.commitlog.clock import Clock
@@ -32,7 +32,7 @@ _PROGRESS: Final = (
 )
 _UNUSABLE: Final = (StoreError, OSError, sqlite3.Error, ValueError)
 
-_State = TypeVar("_State", MetadataStore, ProgressTable)
+_State = TypeVar("_State", SqliteMetadata, ProgressTable)
 
 
 class QueueTranslation(Protocol):
@@ -64,8 +64,8 @@ def salvage_state(
     """
     copier = _Copier(directory, out, file_system)
 
-    def open_metadata() -> MetadataStore:
-        return MetadataStore(out, clock=clock, file_system=file_system)
+    def open_metadata() -> SqliteMetadata:
+        return SqliteMetadata(out, clock=clock, file_system=file_system)
 
     def open_progress() -> ProgressTable:
         table = ProgressTable(

@@ -17,7 +17,7 @@ from pathlib import Path
 import trio
 
 from commitbus.broker.metadata.groups import GroupConfig
-from commitbus.broker.metadata.metadata_store import MetadataStore
+from commitbus.broker.metadata.sqlite_metadata import SqliteMetadata
 from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.progress.sqlite_rows import SqliteRows
@@ -94,7 +94,7 @@ def say(name: str, number: int, message: OutgoingMessage, result: AppendResult) 
 def write_metadata(directory: Path, name: str) -> None:
     """Create a topic, a group, and an offset of theirs."""
     clock, file_system = SystemClock(), RealFileSystem()
-    metadata = MetadataStore(directory, clock=clock, file_system=file_system)
+    metadata = SqliteMetadata(directory, clock=clock, file_system=file_system)
     attributes = {"message.type": "DELAY"}
     trio.run(metadata.put_topic, TopicConfig(f"Topic{name}", 2, 4, attributes=attributes))
     trio.run(metadata.put_group, GroupConfig(f"Group{name}", retry_max_times=3))

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 
-from commitbus.broker.metadata.metadata_store import MetadataStore
+from commitbus.broker.metadata.sqlite_metadata import SqliteMetadata
 from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.progress.sqlite_rows import SqliteRows
 from commitbus.broker.store.check import check_store
@@ -215,7 +215,7 @@ OURS: Final[tuple[Line, Line, Line]] = (
 def check_settings_of_rocketmq(directory: Path) -> None:
     """Topic, group and offset that RocketMQ wrote are ours now, beside the ones we had."""
     clock, file_system = SystemClock(), RealFileSystem()
-    metadata = MetadataStore(directory, clock=clock, file_system=file_system)
+    metadata = SqliteMetadata(directory, clock=clock, file_system=file_system)
     topic, group = metadata.topic("TopicTheirs"), metadata.group("GroupTheirs")
     assert metadata.topic("TopicOurs") is not None
     assert metadata.group("GroupOurs") is not None

@@ -58,7 +58,7 @@ CHANGED = {
     PUT_TOPIC: "put_topic",
     DELETE_TOPIC: "topic_deleted",
     PUT_GROUP: "put_group",
-    DELETE_GROUP: "delete_group",
+    DELETE_GROUP: "delete_groups",
 }
 """Which method of the metadata each of these calls."""
 

@@ -24,7 +24,7 @@ from commitbus.broker.core.broker import BrokerCore
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.methods import messaging_methods
 from commitbus.broker.metadata.groups import GroupConfig
-from commitbus.broker.metadata.metadata_store import MetadataStore
+from commitbus.broker.metadata.sqlite_metadata import SqliteMetadata
 from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.progress.journal import JOURNAL_BYTES_MIN
 from commitbus.broker.progress.progress_table import ProgressTable
@@ -357,7 +357,7 @@ def open_context(
         flush=FlushPolicy(config.flush_mode),
     )
     with MessageStore.open(directory, store_config) as store:
-        metadata = MetadataStore(directory, clock=clock, file_system=file_system)
+        metadata = SqliteMetadata(directory, clock=clock, file_system=file_system)
         progress = ProgressTable(
             directory,
             SqliteRows(directory, file_system),

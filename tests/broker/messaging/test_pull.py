@@ -239,7 +239,7 @@ def test_a_group_that_is_deleted_ends_the_wait(run: Run) -> None:
     async def scenario(bus: Any) -> None:
         async with trio.open_nursery() as nursery:
             pulled, other = [await start(nursery, bus, group=group) for group in ("G", "H")]
-            await bus.context.metadata.delete_group("G")
+            await bus.context.metadata.delete_groups(("G",))
             bus.context.broker.forget_group("G")
             await trio.testing.wait_all_tasks_blocked()
             assert (pulled.code, pulled.next_offset) == (pb.CONSUMER_GROUP_NOT_FOUND, 0)

@@ -41,7 +41,7 @@ def test_a_group_deleted_under_a_waiting_receiver_is_not_found(run: Run) -> None
             for _ in range(3):
                 nursery.start_soon(receive)
             await trio.testing.wait_all_tasks_blocked()
-            await bus.context.metadata.delete_group("G")
+            await bus.context.metadata.delete_groups(("G",))
             bus.context.broker.forget_group("G")
             bus.context.progress.delete_group("G")
             await trio.testing.wait_all_tasks_blocked()

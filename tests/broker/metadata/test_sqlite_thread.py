@@ -17,7 +17,7 @@ import trio
 import trio.testing
 from sqlite_utils import Database
 
-from commitbus.broker.metadata import metadata_store, sqlite_thread
+from commitbus.broker.metadata import sqlite_metadata, sqlite_thread
 from commitbus.broker.metadata.errors import StateFileError, StateVersionError, StateWriteError
 from commitbus.broker.metadata.sqlite_thread import Schema, SqliteThread, _call_soon, _Job
 from commitbus.broker.progress import sqlite_rows
@@ -359,7 +359,7 @@ def test_a_kill_during_an_upgrade_leaves_the_old_version(open_thread: Open, tmp_
     assert thread.run_sync(_rows) == [(0, 0), (1, 2), (2, 4)]
 
 
-@pytest.mark.parametrize("schema", [metadata_store.SCHEMA, sqlite_rows.SCHEMA])
+@pytest.mark.parametrize("schema", [sqlite_metadata.SCHEMA, sqlite_rows.SCHEMA])
 def test_there_is_a_way_from_every_version_that_was_ever_written(schema: Schema) -> None:
     assert set(schema.upgrades) == set(range(2, schema.version + 1))
 

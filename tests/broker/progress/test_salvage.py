@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from commitbus.broker.metadata.groups import GroupConfig
-from commitbus.broker.metadata.metadata_store import MetadataStore
+from commitbus.broker.metadata.sqlite_metadata import SqliteMetadata
 from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.progress.queue_progress import Lease
@@ -37,7 +37,7 @@ def damaged(tmp_path: Path) -> Path:
     """A store with topic T and group G, which is at offset 10 of queue 0 with 8 in flight."""
     store = tmp_path / "damaged"
     store.mkdir()
-    metadata = MetadataStore(store, clock=CLOCK, file_system=FILES)
+    metadata = SqliteMetadata(store, clock=CLOCK, file_system=FILES)
 
     async def fill() -> None:
         await metadata.put_topic(TopicConfig("T", read_queue_nums=3))
@@ -56,7 +56,7 @@ def damaged(tmp_path: Path) -> Path:
 
 def state_of(store: Path) -> tuple[int | None, int | None, dict[int, int]]:
     """Topic T's queues, group G's attempts, and its offsets by queue."""
-    metadata = MetadataStore(store, clock=CLOCK, file_system=FILES)
+    metadata = SqliteMetadata(store, clock=CLOCK, file_system=FILES)
     topic, group = metadata.topic("T"), metadata.group("G")
     metadata.close()
     table = ProgressTable(store, SqliteRows(store, FILES), clock=CLOCK, file_system=FILES)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from commitbus.broker.metadata.metadata_store import MetadataStore
+from commitbus.broker.metadata.sqlite_metadata import SqliteMetadata
 from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.progress.queue_progress import Lease
 from commitbus.broker.progress.sqlite_rows import SqliteRows
@@ -121,7 +121,7 @@ def state(directory: Path, _: str) -> object:
     files, clock = RealFileSystem(), SystemClock()
 
     def metadata() -> object:
-        MetadataStore(directory, clock=clock, file_system=files).close()
+        SqliteMetadata(directory, clock=clock, file_system=files).close()
         return True
 
     def progress() -> object:

@@ -15,24 +15,22 @@ from commitbus.broker.metadata import rocketmq_config
 from commitbus.broker.metadata.documents import format_document, parse_document, table
 from commitbus.broker.metadata.errors import StateFileError, StateWriteError
 from commitbus.broker.metadata.groups import GroupConfig
-from commitbus.broker.metadata.metadata_store import MetadataStore
-from commitbus.broker.metadata.names import IllegalNameError
+from commitbus.broker.metadata.sqlite_metadata import SqliteMetadata
 from commitbus.broker.metadata.topics import MessageType, TopicConfig
 from commitbus.commitlog.clock import Clock
-from commitbus.commitlog.errors import StoreClosedError
 from commitbus.commitlog.file_system import RealFileSystem
 
-Open = Callable[[Path], MetadataStore]
+Open = Callable[[Path], SqliteMetadata]
 FIFO = TopicConfig("orders", 4, 4, attributes={"message.type": "FIFO"})
 SLOW = GroupConfig("slow", retry_max_times=3, consume_message_orderly=True)
 
 
 @pytest.fixture
 def open_store(clock: Clock) -> Iterator[Open]:
-    stores: list[MetadataStore] = []
+    stores: list[SqliteMetadata] = []
 
-    def open_(store: Path) -> MetadataStore:
-        stores.append(MetadataStore(store, clock=clock, file_system=RealFileSystem()))
+    def open_(store: Path) -> SqliteMetadata:
+        stores.append(SqliteMetadata(store, clock=clock, file_system=RealFileSystem()))
         return stores[-1]
 
     yield open_
@@ -40,17 +38,9 @@ def open_store(clock: Clock) -> Iterator[Open]:
         store.close()
 
 
-async def _delete_topic(metadata: MetadataStore, name: str) -> None:
+async def _delete_topic(metadata: SqliteMetadata, name: str) -> None:
     async with metadata.topic_deleted(name):
         assert metadata.topic(name) is None
-
-
-def test_a_new_store_has_no_topic_and_no_group(open_store: Open, tmp_path: Path) -> None:
-    metadata = open_store(tmp_path)
-    assert metadata.topics() == []
-    assert metadata.groups() == []
-    assert metadata.topic("orders") is None
-    assert metadata.group("slow") is None
 
 
 def test_what_was_put_is_visible_at_once_and_after_a_kill(
@@ -72,56 +62,12 @@ def test_what_was_put_is_visible_at_once_and_after_a_kill(
         assert opened.groups() == [SLOW]
 
 
-def test_a_change_replaces_what_was_set(open_store: Open, tmp_path: Path) -> None:
-    metadata = open_store(tmp_path)
-    changed = TopicConfig("orders", 8, 8, attributes={"message.type": "DELAY"})
-    trio.run(metadata.put_topic, FIFO)
-    trio.run(metadata.put_topic, changed)
-    assert metadata.topics() == [changed]
-    trio.run(metadata.put_group, SLOW)
-    trio.run(metadata.delete_group, "slow")
-    trio.run(metadata.delete_group, "slow")
-    assert metadata.groups() == []
-
-
-def test_many_tasks_may_change_at_once(open_store: Open, tmp_path: Path) -> None:
-    metadata = open_store(tmp_path)
-
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            for n in range(20):
-                nursery.start_soon(metadata.put_topic, TopicConfig("same", n, n))
-
-    trio.run(main)
-    last = metadata.topics()
-    metadata.close()
-    assert open_store(tmp_path).topics() == last
-
-
-def test_a_name_that_cannot_be_a_directory_is_refused(open_store: Open, tmp_path: Path) -> None:
-    metadata = open_store(tmp_path)
-    with pytest.raises(IllegalNameError):
-        trio.run(metadata.put_topic, TopicConfig("../../etc"))
-    with pytest.raises(IllegalNameError):
-        trio.run(metadata.put_group, GroupConfig("a/b"))
-    assert metadata.topics() == []
-
-
 def test_a_write_that_fails_changes_nothing(open_store: Open, tmp_path: Path) -> None:
     metadata = open_store(tmp_path)
     metadata._thread.run_sync(lambda database: database.execute("PRAGMA query_only = 1"))
     with pytest.raises(StateWriteError):
         trio.run(metadata.put_topic, FIFO)
     assert metadata.topics() == []
-
-
-def test_a_closed_store_can_be_read_but_not_changed(open_store: Open, tmp_path: Path) -> None:
-    metadata = open_store(tmp_path)
-    trio.run(metadata.put_topic, FIFO)
-    metadata.close()
-    assert metadata.topics() == [FIFO]
-    with pytest.raises(StoreClosedError):
-        trio.run(metadata.put_group, SLOW)
 
 
 @pytest.mark.shared
@@ -343,51 +289,3 @@ def test_nothing_is_left_beside_the_mirror(open_store: Open, tmp_path: Path) -> 
     names = {path.name for path in (tmp_path / "config").iterdir()}
     assert names == {"topics.json", "subscriptionGroup.json"}
     assert {path.name for path in (tmp_path / "commitbus").iterdir()} == {"metadata.db"}
-
-
-def test_what_a_client_creates_never_overwrites_what_an_operator_put(
-    open_store: Open, tmp_path: Path
-) -> None:
-    """Both found no such topic and group; whoever comes second gets what is there."""
-    metadata = open_store(tmp_path)
-    added: list[object] = []
-
-    async def add(config: TopicConfig | GroupConfig) -> None:
-        if isinstance(config, TopicConfig):
-            added.append(await metadata.add_topic(config))
-        else:
-            added.append(await metadata.add_group(config))
-
-    async def main() -> None:
-        # The first to run holds the lock, so every order of the two is tried.
-        for n in range(5):
-            theirs, slow = TopicConfig(f"t{n}", perm=2), GroupConfig(f"g{n}", retry_max_times=3)
-            added.clear()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(metadata.put_topic, theirs)
-                nursery.start_soon(add, TopicConfig(f"t{n}"))
-                nursery.start_soon(metadata.put_group, slow)
-                nursery.start_soon(add, GroupConfig(f"g{n}"))
-            assert (metadata.topic(f"t{n}"), metadata.group(f"g{n}")) == (theirs, slow)
-            await add(TopicConfig(f"t{n}"))
-            await add(GroupConfig(f"g{n}"))
-            assert added[-2:] == [theirs, slow]
-
-    trio.run(main)
-
-
-def test_a_topic_is_not_made_anew_while_it_is_being_deleted(
-    open_store: Open, tmp_path: Path
-) -> None:
-    """Or what is being removed would be the new topic's."""
-    metadata = open_store(tmp_path)
-
-    async def main() -> None:
-        await metadata.put_topic(FIFO)
-        async with trio.open_nursery() as nursery, metadata.topic_deleted("orders"):
-            nursery.start_soon(metadata.add_topic, TopicConfig("orders"))
-            await trio.testing.wait_all_tasks_blocked()
-            assert metadata.topic("orders") is None
-        assert metadata.topic("orders") == TopicConfig("orders")
-
-    trio.run(main)
