@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, final
 
@@ -38,6 +38,8 @@ MARK_KEY: Final = "writtenBy"
 _MARK: Final = "commitbus"
 _MARKED_END: Final = format_document({"": "", MARK_KEY: _MARK}).rpartition(b",")[2]
 """The last bytes of every file that we write."""
+
+Tables = Mapping[str | int, Json | Formatted]
 
 _log: Final = logging.getLogger(__name__)
 
@@ -79,12 +81,14 @@ class ConfigFile:
         file_system: What it is read and written through.
     """
 
-    __slots__ = ("_clock", "_document", "_file_system", "path")
+    __slots__ = ("_clock", "_document", "_fails", "_file_system", "_too_many", "path")
 
     def __init__(self, path: Path, *, clock: Clock, file_system: FileSystem) -> None:
         self.path = path
         self._clock, self._file_system = clock, file_system
         self._document: JsonObject = {}
+        self._too_many: int | None = None
+        self._fails = False
 
     def load(self, *, backup_too: bool) -> JsonObject | None:
         """Read the file; return its content if RocketMQ wrote it, None if we did or it is absent.
@@ -101,8 +105,32 @@ class ConfigFile:
         self._document = document or {}
         return None if self._document.get(MARK_KEY) == _MARK else document
 
-    def save(self, tables: Mapping[str | int, Json | Formatted]) -> None:
-        """Replace the tables of the file atomically; what else it holds is kept.
+    def takes(self, entries: int) -> bool:
+        """Return False while the file is known to be too large with so many entries.
+
+        A document of 256 MiB takes seconds to make.
+        """
+        return self._too_many is None or entries < self._too_many
+
+    def try_save(self, tables: Callable[[], Tables], entries: int) -> bool:
+        """Save as `save` does and return whether that worked; log the first of several failures."""
+        try:
+            self.save(tables(), entries)
+        except OSError as error:
+            if not self._fails:
+                extra = {"file": str(self.path), "reason": str(error)}
+                _log.warning("mirror not written", extra=extra)
+            self._fails = True
+            return False
+        self._fails = False
+        return True
+
+    def save(self, tables: Tables, entries: int) -> None:
+        """Replace the tables of the file atomically, and keep everything else in it.
+
+        Args:
+            tables: The tables.
+            entries: Their number of entries.
 
         Raises:
             ConfigTooLargeError: It would have more than `FILE_BYTES_MAX` bytes.
@@ -118,8 +146,10 @@ class ConfigFile:
         self._document = {"dataVersion": version, **kept, **places, MARK_KEY: _MARK}
         data = format_document({**self._document, **tables})
         if len(data) > FILE_BYTES_MAX:
+            self._too_many = entries
             raise ConfigTooLargeError(self.path, len(data))
         replace_file(self.path, data, self._file_system)
+        self._too_many = None
 
     def _read(self, path: Path) -> JsonObject | None:
         if not self._file_system.exists(path):

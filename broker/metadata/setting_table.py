@@ -21,7 +21,7 @@ from commitbus.broker.metadata.documents import (
 from commitbus.broker.metadata.errors import StateFileError, StateWriteError
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.names import IllegalNameError
-from commitbus.broker.metadata.rocketmq_config import ConfigFile, ConfigTooLargeError
+from commitbus.broker.metadata.rocketmq_config import ConfigFile, Tables
 from commitbus.broker.metadata.sqlite_thread import SqliteThread
 from commitbus.broker.metadata.topics import TopicConfig
 
@@ -64,8 +64,6 @@ class SettingTable(Generic[Config]):
         # An entry is replaced, never changed, because the SQLite thread reads it for the mirror.
         self._entries: dict[str, JsonObject] = {}
         self._mirror_is_behind = False
-        self._mirror_fails = False
-        self._too_many: int | None = None
 
     def load(self, database: Database, path: Path) -> None:
         """Fill the memory from the database, or both from a file that RocketMQ wrote.
@@ -91,7 +89,7 @@ class SettingTable(Generic[Config]):
             database.table(self._name).insert_all(map(_row, self._entries, self._entries.values()))
         # At once, or not at all: found without our mark again, the file would undo later changes.
         try:
-            self._save_mirror()
+            self._mirror.save(self._mirrored(), len(self._entries))
         except OSError as error:
             raise StateWriteError(self._mirror.path, str(error)) from error
         _log.info(
@@ -110,7 +108,7 @@ class SettingTable(Generic[Config]):
         self._mirror_is_behind = True
 
     async def add(self, config: Config, thread: SqliteThread) -> Config:
-        """As `put`, unless there is one of its name; return the one that there is then."""
+        """Store a setting unless there is one of its name; return the one that there is then."""
         if (known := self.configs.get(config.name)) is not None:
             return known
         await self.put(config, thread)
@@ -133,30 +131,13 @@ class SettingTable(Generic[Config]):
 
     def write_mirror(self) -> None:
         """Bring RocketMQ's file up to date, on the SQLite thread. A failure is tried again."""
-        if not self._mirror_is_behind:
-            return
-        # Making a document of 256 MiB takes seconds: not again before there is less to say.
-        if self._too_many is not None and len(self._entries) >= self._too_many:
-            return
-        try:
-            self._save_mirror()
-            self._mirror_fails = False
-            self._too_many = None
-        except OSError as error:
-            self._mirror_is_behind = True
-            if isinstance(error, ConfigTooLargeError):
-                self._too_many = len(self._entries)
-            if not self._mirror_fails:  # once, not every second
-                _log.warning(
-                    "mirror not written",
-                    extra={"file": str(self._mirror.path), "reason": str(error)},
-                )
-            self._mirror_fails = True
+        if self._mirror_is_behind and self._mirror.takes(len(self._entries)):
+            saved = self._mirror.try_save(self._mirrored, len(self._entries))
+            self._mirror_is_behind = self._mirror_is_behind or not saved
 
-    def _save_mirror(self) -> None:
+    def _mirrored(self) -> Tables:
         self._mirror_is_behind = False  # before the copy: a change after it sets it again
-        entries = dict[str | int, Json](self._entries.copy().items())
-        self._mirror.save({self._mirror_key: entries})
+        return {self._mirror_key: dict[str | int, Json](self._entries.copy().items())}
 
     def _fill(self, path: Path, name: str, entry: Json) -> None:
         try:

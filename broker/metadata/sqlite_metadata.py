@@ -92,69 +92,69 @@ class SqliteMetadata:
             raise
 
     def topic(self, name: str) -> TopicConfig | None:
-        """As `MetadataStore.topic`."""
+        """See `MetadataStore.topic`."""
         return self._topics.configs.get(name)
 
     def topics(self) -> list[TopicConfig]:
-        """As `MetadataStore.topics`."""
+        """See `MetadataStore.topics`."""
         return list(self._topics.configs.values())
 
     @property
     def topic_count(self) -> int:
-        """As `MetadataStore.topic_count`."""
+        """See `MetadataStore.topic_count`."""
         return len(self._topics.configs)
 
     @property
     def group_count(self) -> int:
-        """As `MetadataStore.group_count`."""
+        """See `MetadataStore.group_count`."""
         return len(self._groups.configs)
 
     def group(self, name: str) -> GroupConfig | None:
-        """As `MetadataStore.group`."""
+        """See `MetadataStore.group`."""
         return self._groups.configs.get(name)
 
     def groups(self) -> list[GroupConfig]:
-        """As `MetadataStore.groups`."""
+        """See `MetadataStore.groups`."""
         return list(self._groups.configs.values())
 
     async def put_topic(self, config: TopicConfig) -> None:
-        """As `MetadataStore.put_topic`."""
+        """See `MetadataStore.put_topic`."""
         async with self._writing:
             await self._topics.put(config, self._thread)
 
     async def add_topic(self, config: TopicConfig) -> TopicConfig:
-        """As `MetadataStore.add_topic`."""
+        """See `MetadataStore.add_topic`."""
         async with self._writing:
             return await self._topics.add(config, self._thread)
 
     @asynccontextmanager
     async def topic_deleted(self, name: str) -> AsyncIterator[None]:
-        """As `MetadataStore.topic_deleted`."""
+        """See `MetadataStore.topic_deleted`."""
         async with self._writing:
             await self._topics.delete(name, thread=self._thread)
             yield
 
     async def put_group(self, config: GroupConfig) -> None:
-        """As `MetadataStore.put_group`."""
+        """See `MetadataStore.put_group`."""
         async with self._writing:
             await self._groups.put(config, self._thread)
 
     async def add_group(self, config: GroupConfig) -> GroupConfig:
-        """As `MetadataStore.add_group`."""
+        """See `MetadataStore.add_group`."""
         async with self._writing:
             return await self._groups.add(config, self._thread)
 
     async def delete_groups(self, names: Collection[str]) -> None:
-        """As `MetadataStore.delete_groups`."""
+        """See `MetadataStore.delete_groups`."""
         async with self._writing:
             await self._groups.delete(*names, thread=self._thread)
 
     def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
-        """As `MetadataStore.add_failure_listener`."""
+        """See `MetadataStore.add_failure_listener`."""
         self._thread.add_failure_listener(listener)
 
     def close(self) -> None:
-        """As `MetadataStore.close`."""
+        """See `MetadataStore.close`."""
         self._thread.close(last=self._write_mirrors)
 
     def _load(self, database: Database) -> None:

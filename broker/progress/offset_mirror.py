@@ -6,22 +6,19 @@ The text of each group and topic is kept, and made anew only where an offset cha
 
 from __future__ import annotations
 
-import logging
 import threading
 from pathlib import Path
 from typing import Final, final
 
 from commitbus.broker.metadata.documents import (
     DocumentError,
-    Formatted,
-    Json,
     format_object,
 )
 from commitbus.broker.metadata.errors import StateFileError
 from commitbus.broker.metadata.rocketmq_config import (
     CONFIG_DIRECTORY,
     ConfigFile,
-    ConfigTooLargeError,
+    Tables,
 )
 from commitbus.broker.progress.consumer_offsets import decode_offsets, format_queues, format_topics
 from commitbus.broker.progress.progress_index import ProgressIndex
@@ -31,8 +28,6 @@ from commitbus.commitlog.file_system import FileSystem
 
 PAUSE_FACTOR: Final = 50
 """A file that takes long to write is not written again before this many times as long."""
-
-_log: Final = logging.getLogger(__name__)
 
 
 @final
@@ -67,14 +62,12 @@ class OffsetMirror:
         )
         self._changed: set[tuple[str, str]] = set()
         """Groups and topics of which the text is old."""
+        # The text of each group's topics; None before the file is written for the first time.
         self._groups: dict[str, str] | None = None
-        """By group, the text of its topics; None before the first writing."""
+        # The text of the offsets of each group and topic.
         self._pairs: dict[tuple[str, str], str] = {}
-        """By group and topic, the text of the offsets."""
         self._sequence = -1
         self._next_write_s = clock.monotonic_s() + self._interval_s
-        self._fails = False
-        self._too_many: int | None = None
 
     @property
     def path(self) -> Path:
@@ -105,17 +98,15 @@ class OffsetMirror:
         Raises:
             OSError: The old file is still there, whole.
         """
+        self._file.save(self._tables(), len(self._index))
+        self._sequence = sequence
+
+    def _tables(self) -> Tables:
         groups = self._format_changed()
-        tables: dict[str | int, Json | Formatted] = {
+        return {
             "groupTopicMap": format_object(groups.values(), level=1),
             "offsetTable": format_object(self._pairs.values(), level=1),
         }
-        try:
-            self._file.save(tables)
-        except ConfigTooLargeError:
-            self._too_many = len(self._index)
-            raise
-        self._sequence, self._too_many = sequence, None
 
     def _format_changed(self) -> dict[str, str]:
         """Bring the kept texts up to date; return those of the groups."""
@@ -162,17 +153,9 @@ class OffsetMirror:
         # noted when it is saved.
         if sequence == self._sequence and not self._changed:
             return
-        # Making a document of 256 MiB takes seconds: not again before there is less to say.
-        if self._too_many is not None and len(self._index) >= self._too_many:
+        if not self._file.takes(len(self._index)):
             return
-        try:
-            self.save(sequence)
-            self._fails = False
-        except OSError as error:
-            if not self._fails:  # once, not every five seconds
-                _log.warning(
-                    "mirror not written", extra={"file": str(self.path), "reason": str(error)}
-                )
-            self._fails = True
+        if self._file.try_save(self._tables, len(self._index)):
+            self._sequence = sequence
         took_s = self._clock.monotonic_s() - begin_s
         self._next_write_s = begin_s + max(self._interval_s, took_s * PAUSE_FACTOR)

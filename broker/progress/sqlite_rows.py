@@ -79,7 +79,7 @@ class SqliteRows:
         return self._thread
 
     def start(self, tick: Callable[[], None], interval_s: float, *, sync: bool) -> None:
-        """As `ProgressRows.start`."""
+        """See `ProgressRows.start`."""
         self._thread = SqliteThread(
             make_own_directory(self._store_directory, self._file_system) / "progress.db",
             schema=SCHEMA,
@@ -89,15 +89,15 @@ class SqliteRows:
         )
 
     def run(self, work: Callable[[], T]) -> T:
-        """As `ProgressRows.run`."""
+        """See `ProgressRows.run`."""
         return self._open_thread.run_sync(lambda _: work())
 
     def wake(self) -> None:
-        """As `ProgressRows.wake`."""
+        """See `ProgressRows.wake`."""
         self._open_thread.wake()
 
     def load(self) -> SavedRows:
-        """As `ProgressRows.load`."""
+        """See `ProgressRows.load`."""
         execute = self._open_thread.database.execute
         try:
             header = execute(
@@ -121,7 +121,7 @@ class SqliteRows:
         mark: JournalMark,
         next_key_id: int,
     ) -> None:
-        """As `ProgressRows.save`."""
+        """See `ProgressRows.save`."""
         database = self._open_thread.database
         run = database.conn.executemany
         try:
@@ -137,10 +137,10 @@ class SqliteRows:
             raise StateWriteError(self.path, str(error)) from error
 
     def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
-        """As `ProgressRows.add_failure_listener`."""
+        """See `ProgressRows.add_failure_listener`."""
         self._open_thread.add_failure_listener(listener)
 
     def close(self, *, last: Callable[[], object] | None = None) -> None:
-        """As `ProgressRows.close`."""
+        """See `ProgressRows.close`."""
         if self._thread is not None:
             self._thread.close(last=None if last is None else lambda _: last())
