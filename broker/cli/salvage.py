@@ -10,7 +10,7 @@ from commitbus.broker.cli.common_options import path
 from commitbus.broker.cli.open_files import raise_open_files_limit
 from commitbus.broker.cli.output import EXIT_FAILED, EXIT_OK, CommandError
 from commitbus.broker.cli.progress import progress_bar
-from commitbus.broker.progress.salvage import salvage_state
+from commitbus.broker.progress.state_salvage import salvage_state
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.layout import LOG
 from commitbus.broker.store.salvage import Salvage, SalvageReport, salvage_store

@@ -27,7 +27,7 @@ JsonObject = dict[str | int, Json]
 
 INTEGER_MAX: Final = 2**63 - 1
 INT32_MAX: Final = 2**31 - 1
-"""What RocketMQ, and our protocols, keep most of these numbers in."""
+"""The largest value of most of these numbers in RocketMQ and in our protocols."""
 
 # A string, or an integer in the place of a key. Strings are matched to be stepped over.
 _STRING_OR_INTEGER_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?\d{1,19})(?=\s*:)')

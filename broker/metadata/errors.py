@@ -1,4 +1,4 @@
-"""What can go wrong with the state beside the log: settings, topics, groups, progress."""
+"""Errors of the state beside the log: settings, topics, groups, progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the broker knows of a consumer group, and how `subscriptionGroup.json` says it."""
+"""The settings of a consumer group, and their form in RocketMQ's `subscriptionGroup.json`."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ FIFO_LOCK_UNIT_ATTRIBUTE: Final = "fifo.lock.unit"
 
 @final
 class LockUnit(StrEnum):
-    """Of what a FIFO group delivers nothing more while a part of it is out."""
+    """The messages of which a FIFO group delivers no more while one of them is out."""
 
     QUEUE = "QUEUE"
     MESSAGE_GROUP = "MESSAGE_GROUP"
@@ -114,12 +114,12 @@ class GroupConfig:
     """RocketMQ's names without the `+` of its command line, such as `lite.bind.topic`."""
 
     created_by_client: bool | None = None
-    """Whether it is there only because a client named it, False once an operator has put it; None
-    where nothing says so. RocketMQ does not know it."""
+    """True if a client created the group by naming it, False once an operator has put it, None if
+    unknown. RocketMQ does not have this field."""
 
     @property
     def lock_unit(self) -> LockUnit:
-        """What a FIFO group locks."""
+        """The unit that a FIFO group locks."""
         unit = self.attributes.get(FIFO_LOCK_UNIT_ATTRIBUTE)
         return LockUnit.MESSAGE_GROUP if unit == LockUnit.MESSAGE_GROUP else LockUnit.QUEUE
 

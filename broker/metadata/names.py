@@ -1,4 +1,4 @@
-"""Which names topics and consumer groups may have.
+"""The names that topics and consumer groups may have.
 
 A topic's name becomes the name of its directory below `consumequeue/`, so nothing that a file
 system could read as a path may ever pass: neither `/` nor NUL is in any of these alphabets, and

@@ -35,7 +35,7 @@ T = TypeVar("T")
 Tick = Callable[[Database], None]
 
 BUSY_TIMEOUT_S: Final = 5.0
-"""How long to wait for somebody else's lock, such as a `sqlite3` shell on the same file."""
+"""The wait for another process's lock, such as that of a `sqlite3` shell on the same file."""
 
 
 @final
@@ -48,9 +48,9 @@ class Schema:
     version: int
     """`PRAGMA user_version`."""
     statements: str
-    """What makes the tables, separated by semicolons."""
+    """Statements that make the tables, separated by semicolons."""
     upgrades: Mapping[int, str] = field(default_factory=dict)
-    """By version from 2 on: the statements that make it of the version before."""
+    """For each version from 2 on, the statements that upgrade from the version before."""
 
 
 @final

@@ -1,4 +1,4 @@
-"""What the broker knows of a topic, and how RocketMQ's `topics.json` says it."""
+"""The settings of a topic, and their form in RocketMQ's `topics.json`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ PERM_WRITE: Final = 2
 PERM_READ: Final = 4
 
 STORED_QUEUES_MAX: Final = 65_536
-"""Of one topic in a file that RocketMQ wrote: every receive looks at each of them."""
+"""Queues of a topic in a file that RocketMQ wrote: every receive looks at each of them."""
 
 QUEUES_MAX: Final = 1024
-"""Of one topic. Every client is told of each of them whenever it asks for the route."""
+"""Queues of a topic. Every answer about a route lists all of them."""
 
 MESSAGE_TYPE_ATTRIBUTE: Final = "message.type"
 LITE_EXPIRATION_ATTRIBUTE: Final = "lite.topic.expiration"
@@ -34,7 +34,7 @@ LITE_EXPIRATION_ATTRIBUTE: Final = "lite.topic.expiration"
 
 @final
 class MessageType(StrEnum):
-    """What kind of message a topic takes, named as RocketMQ's attribute `message.type`."""
+    """The kind of message a topic takes, named as in RocketMQ's attribute `message.type`."""
 
     UNSPECIFIED = "UNSPECIFIED"
     NORMAL = "NORMAL"
@@ -73,12 +73,12 @@ class TopicConfig:
 
     @property
     def readable(self) -> bool:
-        """Whether consumers may receive from it."""
+        """True if consumers may receive from it."""
         return bool(self.perm & PERM_READ)
 
     @property
     def writable(self) -> bool:
-        """Whether producers may send to it."""
+        """True if producers may send to it."""
         return bool(self.perm & PERM_WRITE)
 
 

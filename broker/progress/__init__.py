@@ -1,4 +1,4 @@
-"""How far each consumer group has come in each queue.
+"""The progress of every consumer group in every queue.
 
 Owns the acknowledgement state machine, its journal, its saved rows, and the mirror of committed
 offsets for RocketMQ. Knows neither protocol nor network, nor what a message contains.

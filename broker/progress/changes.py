@@ -1,4 +1,4 @@
-"""What can happen to a group's progress in a queue: each change, and its bytes in the journal.
+"""The changes of a group's progress in a queue, and their bytes in the journal.
 
 A change is a value. It is written to the journal (`encode`), read back by a replay (`decode`, which
 checks it against the progress so far) and made in memory (`apply`). A new kind of change is a class
@@ -151,7 +151,7 @@ class Hold(NamedTuple):
     """New offsets are kept back for their turn; the group goes on at `next_offset`."""
 
     offsets: Sequence[int]
-    """As those of a delivery."""
+    """Chosen as those of a delivery."""
     next_offset: int
 
     def encode(self) -> Entry:

@@ -1,4 +1,4 @@
-"""When the messages in flight of one queue become visible again, the earliest first.
+"""The times at which the messages in flight of one queue become visible again.
 
 A delivery or change notes one time for all its offsets. A note counts for an offset only while the
 offset is in flight with exactly this time; the rest is stale. Stale notes are thrown away when they

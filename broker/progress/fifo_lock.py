@@ -1,4 +1,4 @@
-"""Which messages of a queue a FIFO group may have now, by lock unit.
+"""The messages of a queue that a FIFO group may get now, by lock unit.
 
 Messages of one lock unit are delivered in the order of their offsets, and none of them while a
 batch of the unit is out. A unit is the whole queue, or one message group of it.
@@ -7,12 +7,12 @@ batch of the unit is out. A unit is the whole queue, or one message group of it.
     unit        A    B    A    C    B
     visible    yes   no  yes  held yes     B is locked: 17, 20 and 22 may go, 23 waits for 19
 
-`LockUnits` is an index beside a queue's progress, which tells it of every change. So a look costs
-what it returns and what has changed since the last one, however much a locked unit holds back. The
-index is made at the first look after a start, and never saved.
+`LockUnits` is an index beside a queue's progress, which tells it of every change. So the cost of a
+look is proportional to its result and to the changes since the last look, however much a locked
+unit holds back. The index is made at the first look after a start, and never saved.
 
-Order is owed inside a unit only. A unit whose first message was delivered before is a retry, the
-others are new: who asks says which kind is wanted, so that neither kind starves the other one.
+Order is promised inside a unit only. A unit whose first message was delivered before is a retry,
+any other unit is new. The caller names the kind it wants, so that neither kind starves the other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UnitName = Hashable
 _SEPARATOR: Final = "\0"
 """No client id has one: they come as HTTP headers."""
 _Note = tuple[int, int]
-"""Of a unit that is not locked: until when its first message was invisible, that one's offset."""
+"""A unit that is not locked: the end of its first message's invisible time, and the offset."""
 _Next = tuple[int, int, Iterator[int]]
 """The place of a unit among others: its time, the offset that is next, those that follow."""
 _SLACK: Final = 64
@@ -83,7 +83,7 @@ class LockUnits:
     def __init__(self, progress: QueueProgress, *, whole_queue: bool) -> None:
         self.whole_queue: Final = whole_queue
         self.is_full_logged = False
-        """Whether the log says that as much is held back as may be."""
+        """True after a log entry said that the queue holds back as much as it may."""
         self._progress = progress
         self._units: dict[UnitName, _Unit] = {}
         self._unit_of: dict[int, _Unit] = {}
@@ -145,7 +145,7 @@ class LockUnits:
 
     @property
     def held_back(self) -> int:
-        """How many messages wait for their turn and were never delivered."""
+        """The number of messages that wait for their turn and were never delivered."""
         return self._progress.in_flight_count - len(self._delivered)
 
     # Which message belongs to which unit

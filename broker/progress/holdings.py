@@ -35,7 +35,7 @@ class Holding:
         self.owner, self.second = owner, second
         """The client's holdings, and the second in which the messages become visible."""
         self.count = len(offsets)
-        """How many of the offsets still belong to it."""
+        """The number of offsets that still belong to it."""
 
     def entries(self) -> Iterator[InFlight]:
         """Yield the messages that still belong to it."""

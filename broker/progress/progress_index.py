@@ -1,6 +1,6 @@
-"""Which progress there is: by queue and group, by id, by group and by topic.
+"""An index of all progress: by group, topic and queue, and by id.
 
-What an operator or a deletion asks for is found without a look at anything else.
+The progress of one group or one topic is found without a walk over all others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Item = tuple[Key, QueueProgress]
 
 @final
 class ProgressIndex:
-    """All progress of a store. Changed by one thread; others may call what says so."""
+    """All progress of a store. One thread changes it; other threads may call the methods that say so."""
 
     __slots__ = ("_by_group", "_by_id", "_by_topic", "next_key_id")
 

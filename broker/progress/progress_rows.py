@@ -65,7 +65,7 @@ class SavedRows(NamedTuple):
     """Everything that was saved."""
 
     rows: Iterable[ProgressRow]
-    """By key id. A damaged column may hold a value of any type."""
+    """Ordered by key id. A damaged column may hold a value of any type."""
     mark: JournalMark
     """The place in the journal from which on the rows do not cover it."""
     next_key_id: int

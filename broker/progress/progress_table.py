@@ -49,10 +49,10 @@ from commitbus.commitlog.errors import StoreClosedError, StoreError
 from commitbus.commitlog.file_system import FileSystem
 
 STEP_QUEUES: Final = 200
-"""Of a deletion, until others go on: 1 ms."""
+"""Queues that a deletion handles before other tasks run: 1 ms."""
 
 FREED_AT_ONCE_MAX: Final = 1_000
-"""Messages in flight of a queue that is deleted. More are freed one by one beside the changes."""
+"""A deleted queue with more messages in flight has them freed one by one by the saver."""
 
 _log = logging.getLogger(__name__)
 

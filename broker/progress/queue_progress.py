@@ -1,4 +1,4 @@
-"""How far a group has come in a queue: a state machine without clock, thread or disk.
+"""The progress of one group in one queue: a state machine without clock, thread or disk.
 
     offset   0 ............ 17 . 19 20 ........ 42
              acknowledged   |    in flight      next_offset: never delivered from here on
@@ -31,10 +31,10 @@ RENEWED_OFFSETS_MAX: Final = 1024
 
 @final
 class Lease(NamedTuple):
-    """Who has messages that are delivered together, and for how long nobody else gets them."""
+    """The client that gets messages of one delivery, and until when no other client gets them."""
 
     pop_time_ms: int
-    """The time of the delivery: the receipt handles'."""
+    """The time of the delivery, which the receipt handles carry."""
     invisible_until_ms: int
     client_id: str
     """In a FIFO group together with the attempt, as `receiver_id` writes both."""
@@ -48,17 +48,17 @@ class InFlight:
 
     offset: int
     pop_time_ms: int
-    """When it was last delivered or its invisible time last changed: the receipt handle's."""
+    """The time of the last delivery or change of the invisible time, as in the receipt handle."""
     invisible_until_ms: int
     delivery_attempt: int
     """1 at the first delivery; 0 while it is held back for its turn and was never delivered."""
     client_id: str
-    """Who received it; in a FIFO group together with the attempt, as `receiver_id` writes both."""
+    """The receiver; in a FIFO group together with the attempt, as `receiver_id` writes both."""
     auto_renew: bool
     suspended: bool = False
     """The next delivery does not count as another attempt."""
     holding: Holding | None = field(default=None, compare=False, repr=False)
-    """With automatic renewal: what it is renewed or released together with."""
+    """The messages that are renewed or released together with it, if it is renewed."""
 
 
 # Shared by all queues with nothing in flight, and never changed: most have nothing.
@@ -140,7 +140,7 @@ class QueueProgress:
 
     @property
     def in_flight(self) -> Mapping[int, InFlight]:
-        """What is in flight, by offset, in the order of the offsets. A view, not a copy."""
+        """The messages in flight by offset, in the order of the offsets. A view, not a copy."""
         return self._in_flight
 
     def entries(self) -> list[InFlight]:
@@ -157,12 +157,12 @@ class QueueProgress:
 
     @property
     def in_flight_count(self) -> int:
-        """How many messages are in flight."""
+        """The number of messages in flight."""
         return len(self._in_flight)
 
     @property
     def delivered_count(self) -> int:
-        """How many of those were delivered, and are not held back for their turn. For any thread.
+        """The number of messages in flight that are not held back for their turn. For any thread.
 
         After a start, those that were held back before count until the group receives.
         """
@@ -175,7 +175,7 @@ class QueueProgress:
 
     @property
     def next_expiry_ms(self) -> int | None:
-        """When the next message in flight becomes visible again; None when none is in flight."""
+        """The time at which the next message becomes visible again; None when none is in flight."""
         return self._expiries.next_ms()
 
     def may_have_expired(self, now_ms: int) -> bool:

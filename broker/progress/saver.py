@@ -42,7 +42,7 @@ _log: Final = logging.getLogger(__name__)
 
 @final
 class ProgressSaver:
-    """What changed since the last save, and the saves. Used on the thread of the rows.
+    """Saves progress that changed since the last save. Used on the thread of the rows.
 
     Args:
         rows: Where rows are saved.

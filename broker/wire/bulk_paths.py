@@ -1,4 +1,4 @@
-"""How the methods of the bulk service are called."""
+"""The names of the methods of the bulk service."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from commitbus.broker.rpc.proto.wire_format import (
 )
 
 FIELDS_MAX: Final = 64
-"""Of a message that is taken apart here: each costs a step in Python."""
+"""Fields of a message that is taken apart here: each costs a step in Python."""
 
 _FIXED_BYTES: Final = {I64: 8, I32: 4}
 

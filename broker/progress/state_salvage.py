@@ -36,7 +36,7 @@ _State = TypeVar("_State", SqliteMetadata, ProgressTable)
 
 
 class QueueTranslation(Protocol):
-    """Which new queue offset stands for an old one."""
+    """The new queue offsets of a queue by the old ones."""
 
     def translate(self, old: int) -> int:
         """Return where a group goes on that was at `old`."""
