@@ -25,6 +25,7 @@ from commitbus.broker.core.kinds import KINDS
 from commitbus.broker.core.validation import USER_PROPERTIES_MAX, NewMessage, check_message
 from commitbus.broker.shown import shown
 from commitbus.broker.wire.frames import LENGTHS_BYTES, RECORDS_MAX, Frames
+from commitbus.broker.wire.record_refusal import refusal_text
 from commitbus.commitlog.record_format import MAX_PROPERTIES_BYTES, decode_properties
 
 _PLAIN_BYTES_MAX: Final = 3 * USER_PROPERTIES_MAX
@@ -55,7 +56,7 @@ class RecordRefusedError(RequestError):
 
     def __init__(self, index: int, cause: RequestError) -> None:
         self.index, self.cause = index, cause
-        super().__init__(f"record {index}: {cause}")
+        super().__init__(refusal_text(index, cause))
 
 
 def batch_bytes_max(max_body_bytes: int) -> int:

@@ -17,11 +17,11 @@ from commitbus.broker.client.arguments import (
     check_text,
 )
 from commitbus.broker.client.errors import BufferFullError, ClientClosedError, ClientError
-from commitbus.broker.client.lane import Lane
 from commitbus.broker.client.link import Link, call_now
 from commitbus.broker.client.options import ProducerOptions
 from commitbus.broker.client.properties import NO_PROPERTIES, encoded_properties
 from commitbus.broker.client.receipt import OnDelivery, Receipt
+from commitbus.broker.client.topic_sender import TopicSender
 
 _DEFAULTS = ProducerOptions()
 
@@ -47,7 +47,7 @@ class Producer:
         """
         self._options = options
         self._link = Link(endpoint, options.tls, options.server_name)
-        self._lanes: dict[tuple[str, int | None], Lane] = {}
+        self._senders: dict[tuple[str, int | None], TopicSender] = {}
         self._failure: ClientError | None = None
         self._nursery: trio.Nursery | None = None
         self._lock = threading.Lock()
@@ -106,13 +106,13 @@ class Producer:
             ValueError: A topic or queue id that cannot be.
         """
         encoded = encoded_properties(tag, keys, properties)
-        lane = self.lane(topic, queue_id)
+        sender = self.sender(topic, queue_id)
         while True:
             waiter = _Waiter(trio.lowlevel.current_task())
             try:
-                lane.add(body, encoded, waiter.on_delivery)
+                sender.add(body, encoded, waiter.on_delivery)
             except BufferFullError:
-                await lane.progress.wait()
+                await sender.progress.wait()
                 continue
             await trio.lowlevel.wait_task_rescheduled(waiter.abort)
             return waiter.result()
@@ -141,12 +141,12 @@ class Producer:
         if on_delivery is not None:
             check_listener(on_delivery)
         encoded = encoded_properties(tag, keys, properties) if tag or keys or properties else b""
-        lane = self.lane(topic, queue_id)
+        sender = self.sender(topic, queue_id)
         while True:
             try:
-                lane.add(body, encoded, on_delivery)
+                sender.add(body, encoded, on_delivery)
             except BufferFullError:
-                await lane.progress.wait()
+                await sender.progress.wait()
             else:
                 return
 
@@ -156,30 +156,30 @@ class Producer:
         Raises:
             ClientError: The first message that failed, of those that nobody else was told of.
         """
-        for lane in list(self._lanes.values()):
-            await lane.flush()
+        for sender in list(self._senders.values()):
+            await sender.flush()
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
-    def lane(self, topic: str, queue_id: int | None) -> Lane:
+    def sender(self, topic: str, queue_id: int | None) -> TopicSender:
         """Return where messages of a topic are gathered. Safe on any thread; not for users."""
-        return self._lanes.get((topic, queue_id)) or self._new_lane(topic, queue_id)
+        return self._senders.get((topic, queue_id)) or self._new_sender(topic, queue_id)
 
     def call_from_threads(self, soon: Callable[[Callable[[], object]], object]) -> None:
         """Have `soon` call functions in the trio run from now on. Not for users."""
         self._soon = soon
 
-    def _new_lane(self, topic: str, queue_id: int | None) -> Lane:
+    def _new_sender(self, topic: str, queue_id: int | None) -> TopicSender:
         with self._lock:
-            lane = self._lanes.get((topic, queue_id))
-            if lane is not None:
-                return lane
+            sender = self._senders.get((topic, queue_id))
+            if sender is not None:
+                return sender
             check_text("topic", topic)
             check_queue_id(queue_id)
             if self._nursery is None:
                 raise ClientClosedError
-            lane = Lane(
+            sender = TopicSender(
                 topic,
                 queue_id,
                 self._link,
@@ -187,12 +187,12 @@ class Producer:
                 wake=self._wake,
                 on_failure=self._note_failure,
             )
-            self._lanes[topic, queue_id] = lane
-            self._soon(partial(self._nursery.start_soon, lane.run))
-            return lane
+            self._senders[topic, queue_id] = sender
+            self._soon(partial(self._nursery.start_soon, sender.run))
+            return sender
 
-    def _wake(self, lane: Lane) -> None:
-        self._soon(lane.work_arrived)
+    def _wake(self, sender: TopicSender) -> None:
+        self._soon(sender.work_arrived)
 
     def _note_failure(self, error: ClientError) -> None:
         if self._failure is None:

@@ -101,12 +101,12 @@ class SyncProducer:
         if on_delivery is not None:
             check_listener(on_delivery)
         encoded = encoded_properties(tag, keys, properties) if tag or keys or properties else b""
-        lane = self._producer.lane(topic, queue_id)
+        sender = self._producer.sender(topic, queue_id)
         while True:
             try:
-                lane.add(body, encoded, on_delivery)
+                sender.add(body, encoded, on_delivery)
             except BufferFullError:
-                lane.wait_for_room()
+                sender.wait_for_room()
             else:
                 return
 

@@ -162,7 +162,7 @@ def test_producing_waits_while_the_buffer_is_full(run: Run, broker: Broker, topi
         async with Producer(broker.endpoint, options) as producer:
             for _ in range(200):
                 await producer.produce(bytes(100), topic=topic, queue_id=0)
-                assert producer.lane(topic, 0).buffered_bytes < 5000 + 300
+                assert producer.sender(topic, 0).buffered_bytes < 5000 + 300
         await stored(broker.endpoint, topic, 200)
 
     run(main)

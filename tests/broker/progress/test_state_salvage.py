@@ -16,8 +16,8 @@ from commitbus.broker.metadata.sqlite_metadata import SqliteMetadata
 from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.progress.queue_progress import Lease
-from commitbus.broker.progress.state_salvage import salvage_state
 from commitbus.broker.progress.sqlite_rows import SqliteRows
+from commitbus.broker.progress.state_salvage import salvage_state
 from commitbus.commitlog.clock import SystemClock
 from commitbus.commitlog.file_system import RealFileSystem
 

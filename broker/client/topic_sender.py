@@ -1,17 +1,16 @@
-"""The messages of one topic on their way: gathered into batches, sent, sent again, acknowledged.
+"""Sending the messages of one topic: they are gathered into batches, sent, sent again, acknowledged.
 
     add (any thread) ──> open batch ──(full)──> sealed ──(sent)──> unacknowledged ──> receipts
                               └───────(the stream has room)──────────────^
 
 Batches have the sequence numbers of one producer id, so what is sent again after a lost connection
 is stored once. An id is given up when nothing of it is unacknowledged and the stream ends, and when
-a batch was refused: what was behind that one gets new numbers under a new id.
+a batch was refused: the batches behind it get new numbers under a new id.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import secrets
 import threading
 from collections import deque
@@ -39,6 +38,7 @@ from commitbus.broker.rpc.http2.client_call import ClientCall
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 from commitbus.broker.wire.bulk_paths import APPEND
 from commitbus.broker.wire.frames import RECORDS_MAX, encode_frames
+from commitbus.broker.wire.record_refusal import refused_record
 from commitbus.commitlog.clock import SystemClock
 
 _RETRY_S: Final = 0.1
@@ -54,15 +54,14 @@ _FINAL: Final = {
     StatusCode.UNIMPLEMENTED,
     StatusCode.UNAUTHENTICATED,
 }
-"""To try again is in vain. After any other status it is not."""
-_RECORD: Final = re.compile(r"record (\d+): ")
+"""After these another try would fail as well."""
 
 _clock: Final = SystemClock()
 
 
 @final
-class Lane:
-    """One topic's, or one queue's, messages."""
+class TopicSender:
+    """Sends the messages of one topic, or of one queue of it."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class Lane:
         link: Link,
         options: ProducerOptions,
         *,
-        wake: Callable[[Lane], None],
+        wake: Callable[[TopicSender], None],
         on_failure: Callable[[ClientError], None],
     ) -> None:
         """Begin without messages.
@@ -363,9 +362,8 @@ class Lane:
     def _refuse_first(self, error: RpcError) -> None:
         """Fail the message that the broker names, or its whole batch; send the others again."""
         batch = self._unacknowledged.popleft()
-        match = _RECORD.search(error.message)
-        index = int(match[1]) if match else -1
-        if batch.count > 1 and 0 <= index < batch.count:
+        index = refused_record(error.message)
+        if index is not None and batch.count > 1 and index < batch.count:
             self._unacknowledged.appendleft(batch)
             batch = batch.take_out(index)
         self._fail(deque([batch]), RefusedError.of(error))

@@ -1,4 +1,4 @@
-"""What a lane makes of acknowledgements and refusals that come in an order of the test's choice."""
+"""Acknowledgements and refusals that a sender gets in an order of the test's choice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from commitbus.broker.client import (
     Receipt,
     RefusedError,
 )
-from commitbus.broker.client.lane import Lane
+from commitbus.broker.client.topic_sender import TopicSender
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 
@@ -93,19 +93,19 @@ async def told_of(count: int, options: ProducerOptions, *calls: ScriptedCall) ->
         told[number] = type(error) if receipt is None else receipt.queue_offset
 
     link: Any = ScriptedLink(*calls)
-    lane = Lane(
+    sender = TopicSender(
         "topic",
         0,
         link,
         options,
-        wake=lambda lane: lane.work_arrived(),
+        wake=lambda sender: sender.work_arrived(),
         on_failure=lambda _: None,
     )
     for number in range(count):
-        lane.add(b"%d" % number, b"", partial(tell, number))
+        sender.add(b"%d" % number, b"", partial(tell, number))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lane.run)
-        await lane.flush()
+        nursery.start_soon(sender.run)
+        await sender.flush()
         nursery.cancel_scope.cancel()
     return [told[number] for number in range(count)]
 
