@@ -1,4 +1,4 @@
-"""Sending the messages of one topic: they are gathered into batches, sent, sent again, acknowledged.
+"""Sending the messages of one topic: gathered into batches, sent, sent again, acknowledged.
 
     add (any thread) ──> open batch ──(full)──> sealed ──(sent)──> unacknowledged ──> receipts
                               └───────(the stream has room)──────────────^
