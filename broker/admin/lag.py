@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import final
 
 from commitbus.broker.admin.context import AdminContext
-from commitbus.broker.progress.fifo_lock import client_of
 from commitbus.broker.progress.queue_progress import QueueProgress, lag
 from commitbus.broker.queue_times import store_timestamp
 from commitbus.commitlog.types import QueueOffset
@@ -79,7 +78,7 @@ def _queue_lag(context: AdminContext, group: str, topic: str, queue_id: int) -> 
         ready=len(visible) + len(never_delivered),
         first_ready=min(ready, default=None),
         # An unreadable message is in flight without a client.
-        client_ids=tuple(sorted({client_of(entry.client_id) for entry in held} - {""})),
+        client_ids=tuple(sorted({entry.client_id for entry in held} - {""})),
     )
 
 

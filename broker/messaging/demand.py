@@ -19,9 +19,10 @@ class Demand:
     batch_size: int
     invisible_ms: int
     client_id: str
-    """In a FIFO group together with the attempt, as `receiver_id` writes both."""
     auto_renew: bool
     connection: str
     """The peer's address with its port."""
+    attempt_id: str = ""
+    """The name of the attempt, in a FIFO group: a client repeats it to get the same batch."""
     one_of_unit: bool = False
     """Whether a FIFO group gets at most one message of a lock unit at a time."""

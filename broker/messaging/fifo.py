@@ -21,7 +21,7 @@ from commitbus.broker.messaging.new_messages import NewMessages
 from commitbus.broker.messaging.store_reads import Place
 from commitbus.broker.messaging.taken import Run, Taken
 from commitbus.broker.metadata.groups import GroupConfig, LockUnit
-from commitbus.broker.progress.fifo_lock import UnitName, lock_units, names_attempt
+from commitbus.broker.progress.fifo_lock import UnitName, lock_units
 from commitbus.broker.progress.queue_progress import QueueProgress
 from commitbus.commitlog.errors import StoreError
 
@@ -51,7 +51,7 @@ class Fifo:
         taken = self._taken
         turns = taken.core.turns_of(taken.demand.group, taken.demand.topic)
         queues = turns.queues_for_retries(queue_count)
-        if names_attempt(taken.demand.client_id):
+        if taken.demand.attempt_id:
             for queue_id in queues:
                 progress = taken.get(queue_id)
                 if progress is not None:

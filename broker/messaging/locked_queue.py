@@ -112,7 +112,7 @@ class LockedQueue:
     def _repeat(self, units: LockUnits, known: _Places) -> None:
         taken, progress = self._taken, self.progress
         now_ms, offsets = taken.core.clock.now_ms(), taken.offsets_of(progress)
-        found = units.repeated(now_ms, taken.demand.client_id)
+        found = units.repeated(now_ms, (taken.demand.client_id, taken.demand.attempt_id))
         for index, entry in enumerate(found):
             if entry.offset in offsets or is_exhausted(self._group, entry.delivery_attempt):
                 continue  # Another receiver of the attempt is just burying it.

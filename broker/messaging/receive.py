@@ -28,7 +28,6 @@ from commitbus.broker.messaging.validate import (
     invisible_ms,
     topic_name,
 )
-from commitbus.broker.progress.fifo_lock import receiver_id
 from commitbus.broker.rpc.call import LANGUAGE_HEADER, Call, Send
 from commitbus.broker.rpc.method import Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -159,9 +158,7 @@ def _demand(
         AUTO_RENEW_INVISIBLE_MS if request.auto_renew else invisible_ms(request.invisible_duration)
     )
     topic, group = context.metadata.topic(topic_text), context.metadata.group(group_text)
-    client_id = client.client_id
-    if group is not None and group.consume_message_orderly:
-        client_id = receiver_id(client_id, attempt_id(request.attempt_id))
+    is_fifo = group is not None and group.consume_message_orderly
     # Of texts that are kept while the call is parked, those that are there anyway.
     return Demand(
         group=group.name if group else group_text,
@@ -169,9 +166,10 @@ def _demand(
         wanted=parse_filter(request.filter_expression),
         batch_size=min(max(request.batch_size, 0), BATCH_MAX),
         invisible_ms=invisible,
-        client_id=client_id,
+        client_id=client.client_id,
         auto_renew=request.auto_renew,
         connection=call.peer,
+        attempt_id=attempt_id(request.attempt_id) if is_fifo else "",
         one_of_unit=call.metadata.get(LANGUAGE_HEADER) in GO_ON_AFTER_FAILURE,
     )
 

@@ -11,7 +11,6 @@ from commitbus.broker.messaging.batch import Batch
 from commitbus.broker.messaging.consuming import ConsumingCore
 from commitbus.broker.messaging.demand import Demand
 from commitbus.broker.messaging.encoder import Encoder, M
-from commitbus.broker.progress.fifo_lock import names_attempt
 
 
 @final
@@ -61,7 +60,7 @@ class Receiving(Generic[M]):
         yet begins to do so with a look.
         """
         core, demand = self._core, self._demand
-        if names_attempt(demand.client_id):
+        if demand.attempt_id:
             return True
         now_ms, topic = core.clock.now_ms(), core.metadata.topic(demand.topic)
         for queue_id in range(topic.read_queue_nums if topic else 0):

@@ -25,7 +25,6 @@ from commitbus.broker.messaging.consuming import ConsumingCore
 from commitbus.broker.messaging.leavers import Held
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.groups import DEFAULT_BACKOFF
-from commitbus.broker.progress.fifo_lock import client_of
 from commitbus.broker.progress.holdings import Holding
 from commitbus.broker.progress.progress_rows import Key
 from commitbus.broker.progress.queue_progress import RENEWED_OFFSETS_MAX, InFlight, QueueProgress
@@ -105,7 +104,7 @@ def renew(core: ConsumingCore, clients: Clients) -> Iterator[None]:
         renewed = _Together(core)
         now_ms = core.clock.now_ms()
         for holding in step:
-            since_ms = clients.alive_since_ms(client_of(holding.receiver))
+            since_ms = clients.alive_since_ms(holding.client_id)
             _renew(core, holding, now_ms, since_ms, renewed)
         renewed.extend(lambda entries: max(e.invisible_until_ms for e in entries) + RENEWED_MS)
         yield
@@ -212,7 +211,7 @@ class _Together:
 
     def add(self, holding: Holding, entry: InFlight) -> None:
         """Add a message of a holding."""
-        self._entries.setdefault((holding.progress, holding.receiver), []).append(entry)
+        self._entries.setdefault((holding.progress, holding.client_id), []).append(entry)
 
     def extend(self, until_ms_of: Callable[[Sequence[InFlight]], int]) -> None:
         """Make them visible at the time that is returned for those that belong together.

@@ -18,7 +18,6 @@ from commitbus.broker.messaging.demand import Demand
 from commitbus.broker.messaging.store_reads import Place
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.topics import TopicConfig
-from commitbus.broker.progress.fifo_lock import client_of
 from commitbus.broker.progress.queue_progress import InFlight, Lease, QueueProgress
 
 PROGRESS_MAX: Final = 1_000_000
@@ -47,7 +46,7 @@ class Taken:
         self.runs: list[Run] = []
         self.has_more = False
         """Whether taking stopped at a limit, so that there may be more."""
-        to = Recipient(demand.group, client_of(demand.client_id), demand.connection)
+        to = Recipient(demand.group, demand.client_id, demand.connection)
         self.allowance = Allowance(core.delivering, to, demand.batch_size)
 
     def add(self, run: Run) -> None:
@@ -141,7 +140,8 @@ class Taken:
 
     def _lease(self, now_ms: int, pop_time_ms: int) -> Lease:
         demand = self.demand
-        return Lease(pop_time_ms, now_ms + demand.invisible_ms, demand.client_id, demand.auto_renew)
+        until_ms = now_ms + demand.invisible_ms
+        return Lease(pop_time_ms, until_ms, demand.client_id, demand.auto_renew, demand.attempt_id)
 
     # Taking back what is not handed over
 

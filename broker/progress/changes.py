@@ -18,8 +18,9 @@ The payloads, all integers big-endian, strings UTF-8 behind their length:
     HOLD         next offset i64, then runs of offsets as in DELIVER
     EXTEND       invisible until i64, then runs of offsets as in DELIVER
 
-A lease is pop time i64, invisible until i64, flags u8, client id length u16, client id. Flags:
-1 auto renew, 2 a redelivery that is no other attempt.
+A lease is pop time i64, invisible until i64, flags u8, receiver length u16, receiver. Flags: 1 auto
+renew, 2 a redelivery that is no other attempt. A receiver is a client id, and in a FIFO group a NUL
+and the name of the attempt. No client id has a NUL: they come as HTTP headers.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from struct import Struct, pack
 from struct import error as StructError  # noqa: N812 - the standard library names it in lower case
 from typing import Final, NamedTuple, Protocol, final
 
+from commitbus.broker.progress.fifo_lock import Receiver
 from commitbus.broker.progress.queue_progress import Lease, QueueProgress
 
 PAYLOAD_BYTES_MAX: Final = 0xFFFF - 20
@@ -360,9 +362,21 @@ def decode_change(kind: int, payload: bytes, progress: QueueProgress) -> Change:
         raise EntryError(f"an entry of kind {kind}: {error}") from error
 
 
+def encode_receiver(receiver: Receiver) -> bytes:
+    """Return a client id and an attempt as the journal and the rows have them."""
+    client_id, attempt_id = receiver
+    return (f"{client_id}\0{attempt_id}" if attempt_id else client_id).encode()
+
+
+def decode_receiver(data: bytes) -> Receiver:
+    """Return what `encode_receiver` encoded. Raises UnicodeDecodeError."""
+    client_id, _, attempt_id = data.decode().partition("\0")
+    return client_id, attempt_id
+
+
 def _encode_lease(offset: int, lease: Lease, *, flags: int = 0) -> bytes:
-    pop_time_ms, invisible_until_ms, client_id, auto_renew = lease
-    client = client_id.encode()
+    pop_time_ms, invisible_until_ms, client_id, auto_renew, attempt_id = lease
+    client = encode_receiver((client_id, attempt_id))
     assert len(client) <= CLIENT_ID_BYTES_MAX
     flags |= auto_renew * _AUTO_RENEW
     return _DELIVER.pack(offset, pop_time_ms, invisible_until_ms, flags, len(client)) + client
@@ -374,8 +388,9 @@ def _decode_lease(payload: bytes) -> tuple[int, Lease, int, bytes]:
     end = _DELIVER.size + client_bytes
     if len(payload) < end:
         raise EntryError("an entry has the wrong length")
-    client_id = payload[_DELIVER.size : end].decode()
-    lease = Lease(pop_time_ms, invisible_until_ms, client_id, bool(flags & _AUTO_RENEW))
+    client_id, attempt_id = decode_receiver(payload[_DELIVER.size : end])
+    auto_renew = bool(flags & _AUTO_RENEW)
+    lease = Lease(pop_time_ms, invisible_until_ms, client_id, auto_renew, attempt_id)
     return offset, lease, flags, payload[end:]
 
 

@@ -31,29 +31,15 @@ if TYPE_CHECKING:
 UnitName = Hashable
 """The name of a lock unit: a message group, None for a whole queue."""
 
-_SEPARATOR: Final = "\0"
-"""No client id has one: they come as HTTP headers."""
+Receiver = tuple[str, str]
+"""A client id, and the attempt to receive by which the client repeats a call; empty without one."""
+
 _Note = tuple[int, int]
 """A unit that is not locked: the end of its first message's invisible time, and the offset."""
 _Next = tuple[int, int, Iterator[int]]
 """The place of a unit among others: its time, the offset that is next, those that follow."""
 _SLACK: Final = 64
 """Outdated heap entries that are not worth a rebuild."""
-
-
-def receiver_id(client_id: str, attempt_id: str) -> str:
-    """Return who receives, so that the same client asking again for the same batch is known."""
-    return f"{client_id}{_SEPARATOR}{attempt_id}" if attempt_id else client_id
-
-
-def client_of(receiver: str) -> str:
-    """Return the client id in what `receiver_id` made."""
-    return receiver.partition(_SEPARATOR)[0]
-
-
-def names_attempt(receiver: str) -> bool:
-    """Return whether `receiver_id` was given an attempt."""
-    return _SEPARATOR in receiver
 
 
 @final
@@ -90,7 +76,7 @@ class LockUnits:
         self._unknown: deque[int] = deque()
         self._delivered: set[int] = set()
         # The offsets that each receiver has, of receivers which name an attempt.
-        self._received: dict[str, set[int]] = {}
+        self._received: dict[Receiver, set[int]] = {}
         # Heap of (invisible until, offset). An outdated pair has not the offset's present time.
         self._outs: list[tuple[int, int]] = []
         # Heaps of the units that are not locked: the new ones, and the retries. A note is outdated
@@ -119,11 +105,11 @@ class LockUnits:
             else:
                 self._unknown.append(offset)
 
-    def changed(self, entry: InFlight, previous_receiver: str) -> None:
+    def changed(self, entry: InFlight, previous_receiver: Receiver) -> None:
         """Note that a message in flight has another receiver, or is invisible for another time."""
         if entry.delivery_attempt:
             self._delivered.add(entry.offset)
-        if entry.client_id != previous_receiver:
+        if entry.receiver != previous_receiver:
             self._forget_receiver(entry.offset, previous_receiver)
             self._note_receiver(entry)
         offset, unit = entry.offset, self._unit_of.get(entry.offset)
@@ -140,7 +126,7 @@ class LockUnits:
     def removed(self, entry: InFlight) -> None:
         """Note that a message is not in flight any more."""
         self._delivered.discard(entry.offset)
-        self._forget_receiver(entry.offset, entry.client_id)
+        self._forget_receiver(entry.offset, entry.receiver)
         self._unassign(entry.offset)
 
     @property
@@ -241,7 +227,7 @@ class LockUnits:
             heappop(ready)
         return bool(ready)
 
-    def repeated(self, now_ms: int, receiver: str) -> list[InFlight]:
+    def repeated(self, now_ms: int, receiver: Receiver) -> list[InFlight]:
         """Return what the same attempt has received before and is still in flight, in order.
 
         Not of a unit that somebody else has a part of meanwhile, and nothing that would overtake a
@@ -249,7 +235,7 @@ class LockUnits:
 
         Args:
             now_ms: The time.
-            receiver: From `receiver_id`, with an attempt.
+            receiver: The client, with an attempt.
         """
         self._advance(now_ms)
         found: list[int] = []
@@ -363,10 +349,10 @@ class LockUnits:
             del self._units[unit.name]
 
     def _note_receiver(self, entry: InFlight) -> None:
-        if names_attempt(entry.client_id):
-            self._received.setdefault(entry.client_id, set()).add(entry.offset)
+        if entry.attempt_id:
+            self._received.setdefault(entry.receiver, set()).add(entry.offset)
 
-    def _forget_receiver(self, offset: int, receiver: str) -> None:
+    def _forget_receiver(self, offset: int, receiver: Receiver) -> None:
         offsets = self._received.get(receiver)
         if offsets is not None:
             offsets.discard(offset)

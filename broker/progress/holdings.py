@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, final
 
-from commitbus.broker.progress.fifo_lock import client_of
-
 if TYPE_CHECKING:
     from commitbus.broker.progress.queue_progress import InFlight, QueueProgress
 
@@ -21,17 +19,17 @@ if TYPE_CHECKING:
 class Holding:
     """Messages of one queue that one client holds until the same time."""
 
-    __slots__ = ("count", "offsets", "owner", "progress", "receiver", "second")
+    __slots__ = ("client_id", "count", "offsets", "owner", "progress", "second")
 
     def __init__(
         self,
         progress: QueueProgress,
-        receiver: str,
+        client_id: str,
         offsets: tuple[int, ...],
         owner: dict[Holding, None],
         second: int,
     ) -> None:
-        self.progress, self.receiver, self.offsets = progress, receiver, offsets
+        self.progress, self.client_id, self.offsets = progress, client_id, offsets
         self.owner, self.second = owner, second
         """The client's holdings, and the second in which the messages become visible."""
         self.count = len(offsets)
@@ -63,22 +61,21 @@ class Holdings:
         return sum(map(len, self._by_second.values()))
 
     def add(
-        self, progress: QueueProgress, receiver: str, offsets: tuple[int, ...], until_ms: int
+        self, progress: QueueProgress, client_id: str, offsets: tuple[int, ...], until_ms: int
     ) -> Holding:
         """Return a new holding, which the messages have to name.
 
         Args:
             progress: Their queue.
-            receiver: From `receiver_id`.
+            client_id: The client that holds them.
             offsets: The messages, at least one.
             until_ms: When they become visible.
         """
-        client_id = client_of(receiver)
         owner = self._by_client.get(client_id)
         if owner is None:
             owner = self._by_client[client_id] = {}
         second = until_ms // 1000
-        holding = Holding(progress, receiver, offsets, owner, second)
+        holding = Holding(progress, client_id, offsets, owner, second)
         owner[holding] = None
         due = self._by_second.get(second)
         if due is None:
@@ -99,10 +96,8 @@ class Holdings:
         if due is not None:
             due.pop(holding, None)
         holding.owner.pop(holding, None)
-        if not holding.owner:
-            client_id = client_of(holding.receiver)
-            if self._by_client.get(client_id) is holding.owner:
-                del self._by_client[client_id]
+        if not holding.owner and self._by_client.get(holding.client_id) is holding.owner:
+            del self._by_client[holding.client_id]
 
     def due(self, until_ms: int) -> Iterator[Holding]:
         """Yield the holdings whose messages become visible by a time, to the second.

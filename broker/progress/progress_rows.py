@@ -3,14 +3,15 @@
 What is in flight is packed into one blob, empty when nothing is. All integers big-endian:
 
     0        4         8             12 ...........
-    | CRC-32 | count n | clients c   | c times: length u16, client id |
+    | CRC-32 | count n | receivers r | r times: length u16, receiver  |
     |  u32   |  u32    |  u32        |                                |
 
     then columns, each over the n messages in the order of their offsets:
-    | offset | pop time | invisible until | delivery attempt | client | flags |
-    | n*i64  | n*i64    | n*i64           | n*u32            | n*u32  | n*u8  |
+    | offset | pop time | invisible until | delivery attempt | receiver | flags |
+    | n*i64  | n*i64    | n*i64           | n*u32            | n*u32    | n*u8  |
 
-The CRC covers everything after itself. Flags: 1 auto renew, 2 suspended.
+The CRC covers everything after itself. Flags: 1 auto renew, 2 suspended. The encoding of a
+receiver is that of `changes`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from struct import Struct, pack, unpack_from
 from struct import error as StructError  # noqa: N812 - the standard library names it in lower case
 from typing import Final, NamedTuple, Protocol, TypeVar, final
 
+from commitbus.broker.progress.changes import decode_receiver, encode_receiver
+from commitbus.broker.progress.fifo_lock import Receiver
 from commitbus.broker.progress.holdings import Holdings
 from commitbus.broker.progress.journal import JournalMark
 from commitbus.broker.progress.queue_progress import InFlight, QueueProgress
@@ -183,9 +186,12 @@ def pack_in_flight(entries: Sequence[InFlight]) -> bytes:
     """Return the blob of what is in flight, ascending by offset."""
     if not entries:
         return b""
-    clients: dict[str, int] = {}
-    indexes = [clients.setdefault(entry.client_id, len(clients)) for entry in entries]
-    names = [client.encode() for client in clients]
+    receivers: dict[Receiver, int] = {}
+    indexes = [
+        receivers.setdefault((entry.client_id, entry.attempt_id), len(receivers))
+        for entry in entries
+    ]
+    names = list(map(encode_receiver, receivers))
     n = len(entries)
     body = b"".join(
         (
@@ -223,10 +229,10 @@ def unpack_in_flight(blob: bytes, next_offset: int) -> list[InFlight]:
         crc, n, client_count = _HEADER.unpack_from(blob)
         if zlib.crc32(blob[4:]) != crc:
             raise _RowError("wrong CRC")
-        position, clients = _HEADER.size, list[str]()
+        position, receivers = _HEADER.size, list[Receiver]()
         for _ in range(client_count):
             end = position + 2 + int.from_bytes(blob[position : position + 2])
-            clients.append(blob[position + 2 : end].decode())
+            receivers.append(decode_receiver(blob[position + 2 : end]))
             position = end
         columns = unpack_from(f">{3 * n}q{2 * n}I{n}B", blob, position)
     except StructError as error:
@@ -236,11 +242,12 @@ def unpack_in_flight(blob: bytes, next_offset: int) -> list[InFlight]:
     )
     if any(a >= b for a, b in pairwise((-1, *offsets, next_offset))):
         raise _RowError("offsets out of order")
-    if any(index >= len(clients) for index in indexes):
+    if any(index >= len(receivers) for index in indexes):
         raise _RowError("unknown client")
     return [
         InFlight(
-            offset, pop, until, attempt, clients[i], bool(f & _AUTO_RENEW), bool(f & _SUSPENDED)
+            *(offset, pop, until, attempt, receivers[i][0]),
+            *(bool(f & _AUTO_RENEW), bool(f & _SUSPENDED), receivers[i][1]),
         )
         for offset, pop, until, attempt, i, f in zip(
             offsets, pops, untils, attempts, indexes, flags, strict=True

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from commitbus.broker.progress.expiries import Expiries
-from commitbus.broker.progress.fifo_lock import LockUnits
+from commitbus.broker.progress.fifo_lock import LockUnits, Receiver
 
 if TYPE_CHECKING:
     from commitbus.broker.progress.changes import Change
@@ -37,8 +37,9 @@ class Lease(NamedTuple):
     """The time of the delivery, which the receipt handles carry."""
     invisible_until_ms: int
     client_id: str
-    """In a FIFO group together with the attempt, as `receiver_id` writes both."""
     auto_renew: bool
+    attempt_id: str = ""
+    """The name that the client gave its attempt to receive, in a FIFO group; empty without one."""
 
 
 @final
@@ -53,12 +54,18 @@ class InFlight:
     delivery_attempt: int
     """1 at the first delivery; 0 while it is held back for its turn and was never delivered."""
     client_id: str
-    """The receiver; in a FIFO group together with the attempt, as `receiver_id` writes both."""
     auto_renew: bool
     suspended: bool = False
     """The next delivery does not count as another attempt."""
+    attempt_id: str = ""
+    """As in the lease."""
     holding: Holding | None = field(default=None, compare=False, repr=False)
     """The messages that are renewed or released together with it, if it is renewed."""
+
+    @property
+    def receiver(self) -> Receiver:
+        """The client and its attempt."""
+        return self.client_id, self.attempt_id
 
 
 # Shared by all queues with nothing in flight, and never changed: most have nothing.
@@ -197,11 +204,20 @@ class QueueProgress:
         """
         if offsets:
             in_flight, noted = self._begun(), tuple(offsets)
-            pop_time_ms, until_ms, client_id, auto_renew = lease
-            holding = self._held(lease, noted)
+            pop_time_ms, until_ms, client_id, auto_renew, attempt_id = lease
+            holding, suspended = self._held(lease, noted), False
             for offset in noted:
+                # By position: names take a tenth longer.
                 in_flight[offset] = InFlight(
-                    offset, pop_time_ms, until_ms, 1, client_id, auto_renew, holding=holding
+                    offset,
+                    pop_time_ms,
+                    until_ms,
+                    1,
+                    client_id,
+                    auto_renew,
+                    suspended,
+                    attempt_id,
+                    holding,
                 )
             self._expiries.add(until_ms, noted)
             if self._lock_units is not None:
@@ -242,8 +258,10 @@ class QueueProgress:
         if attempt is None:
             attempt = self.next_attempt(offset, counts=counts)
         entry.delivery_attempt, entry.suspended = attempt, False
-        receiver = entry.client_id
-        entry.pop_time_ms, entry.invisible_until_ms, entry.client_id, entry.auto_renew = lease
+        receiver = entry.receiver
+        entry.pop_time_ms, entry.invisible_until_ms = lease.pop_time_ms, lease.invisible_until_ms
+        entry.client_id, entry.attempt_id = lease.client_id, lease.attempt_id
+        entry.auto_renew = lease.auto_renew
         self._hold_anew(entry, lease)
         self._expiries.add(lease.invisible_until_ms, (offset,))
         if self._lock_units is not None:
@@ -277,7 +295,7 @@ class QueueProgress:
         self._hold_anew(entry, lease)
         self._expiries.add(invisible_until_ms, (offset,))
         if self._lock_units is not None:
-            self._lock_units.changed(entry, entry.client_id)
+            self._lock_units.changed(entry, entry.receiver)
 
     def extend(self, offsets: Sequence[int], invisible_until_ms: int) -> None:
         """Set anew when messages in flight of one client become visible again, and nothing else.
@@ -301,7 +319,7 @@ class QueueProgress:
         self._expiries.add(invisible_until_ms, noted)
         if self._lock_units is not None:
             for entry in entries:
-                self._lock_units.changed(entry, entry.client_id)
+                self._lock_units.changed(entry, entry.receiver)
 
     def entries_to_free(self) -> MutableMapping[int, InFlight]:
         """Return what is in flight, for the caller to free piece by piece after a reset."""

@@ -10,7 +10,6 @@ from commitbus.broker.admin.v2.names import known_group, known_topic, time_for_a
 from commitbus.broker.core.errors import ClientNotConnectedError
 from commitbus.broker.messaging.clients import Client
 from commitbus.broker.messaging.status import ok
-from commitbus.broker.progress.fifo_lock import client_of
 from commitbus.broker.progress.progress_rows import Key
 from commitbus.broker.progress.queue_progress import InFlight
 from commitbus.broker.rpc.call import Call
@@ -117,7 +116,7 @@ def _queues(context: AdminContext, group: str, client_id: str) -> Iterator[pb.Me
             held = [
                 entry
                 for entry in entries
-                if entry.delivery_attempt and client_of(entry.client_id) == client_id
+                if entry.delivery_attempt and entry.client_id == client_id
             ]
             if held:
                 committed_offset = entries[0].offset if entries else next_offset

@@ -20,10 +20,14 @@ from commitbus.broker.progress.changes import (
     Reset,
     VisibilityChange,
     decode_change,
+    decode_receiver,
+    encode_receiver,
 )
+from commitbus.broker.progress.progress_rows import pack_in_flight, unpack_in_flight
 from commitbus.broker.progress.queue_progress import Lease, QueueProgress
 
 EXAMPLES = settings(max_examples=60, deadline=None, derandomize=True)
+CLIENTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
 NAMES = st.text(max_size=60)
 TIMES = st.integers(-(2**63), 2**63 - 1)
 OFFSETS = st.sets(st.integers(0, 2**62), max_size=40).map(sorted) | st.builds(
@@ -54,7 +58,7 @@ def _delivered(*offsets: int) -> QueueProgress:
 
 
 @EXAMPLES
-@given(OFFSETS, st.integers(0, 9), TIMES, TIMES, st.text(max_size=40))
+@given(OFFSETS, st.integers(0, 9), TIMES, TIMES, CLIENTS)
 def test_a_delivery_is_applied_as_it_was_made(
     offsets: list[int], tail: int, pop: int, until: int, client: str
 ) -> None:
@@ -85,6 +89,21 @@ def test_a_redelivery_says_whether_it_counts(*, renew: bool, counts: bool) -> No
     _replay(progress, Redelivery(3, Lease(7, 8, "c", auto_renew=renew), counts, None))
     entry = progress.in_flight[3]
     assert (entry.auto_renew, entry.delivery_attempt) == (renew, 1 + counts)
+
+
+@pytest.mark.parametrize("attempt_id", ["", "A", "with\0nul"])
+def test_an_attempt_to_receive_is_kept_beside_its_client(attempt_id: str) -> None:
+    """Whatever the attempt's text is; without one the bytes are the client's alone."""
+    receiver = "client@1", attempt_id
+    assert decode_receiver(encode_receiver(receiver)) == receiver
+    assert encode_receiver(("client@1", "")) == b"client@1"
+    assert encode_receiver(("client@1", "A")) == b"client@1\0A", "as earlier versions wrote it"
+    progress = QueueProgress(0)
+    lease = Lease(1, 2, "client@1", auto_renew=False, attempt_id=attempt_id)
+    _replay(progress, Delivery([0], lease, 1))
+    assert progress.in_flight[0].receiver == receiver
+    entries = unpack_in_flight(pack_in_flight(progress.entries()), 1)
+    assert entries == progress.entries()
 
 
 def test_a_run_of_offsets_takes_ten_bytes_however_long() -> None:

@@ -13,16 +13,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from commitbus.broker.metadata.groups import LockUnit
 from commitbus.broker.progress.fifo_lock import (
     LockUnits,
+    Receiver,
     UnitName,
-    client_of,
     lock_units,
-    names_attempt,
-    receiver_id,
 )
 from commitbus.broker.progress.queue_progress import InFlight, Lease, QueueProgress
 from tests.work import lines_executed
 
-RECEIVERS = [receiver_id("client", "A"), "client", receiver_id("client", "B")]
+RECEIVERS: list[Receiver] = [("client", "A"), ("client", ""), ("client", "B")]
 START_MS = 1_000
 
 
@@ -48,15 +46,15 @@ def free_entries(
 
 
 def repeated_entries(
-    progress: QueueProgress, now_ms: int, receiver: str, unit_of: dict[int, UnitName]
+    progress: QueueProgress, now_ms: int, receiver: Receiver, unit_of: dict[int, UnitName]
 ) -> list[int]:
     """Say plainly what an attempt gets again."""
     entries = list(progress.in_flight.values())
-    others = [e for e in entries if e.client_id != receiver]
+    others = [e for e in entries if e.receiver != receiver]
     return [
         e.offset
         for e in entries
-        if e.client_id == receiver
+        if e.receiver == receiver
         and not any(
             unit_of[o.offset] == unit_of[e.offset]
             and (o.invisible_until_ms > now_ms or o.offset < e.offset)
@@ -80,7 +78,8 @@ class Locking(RuleBasedStateMachine):
 
     def lease(self, data: st.DataObject) -> Lease:
         until_ms = self.now_ms + data.draw(st.sampled_from([-5, 0, 1, 5, 40]))
-        return Lease(self.now_ms, until_ms, data.draw(st.sampled_from(RECEIVERS)), auto_renew=False)
+        client_id, attempt_id = data.draw(st.sampled_from(RECEIVERS))
+        return Lease(self.now_ms, until_ms, client_id, auto_renew=False, attempt_id=attempt_id)
 
     def offset(self, data: st.DataObject) -> int:
         return data.draw(st.sampled_from(sorted(self.progress.in_flight)))
@@ -184,7 +183,8 @@ def stuck_queue(held: int) -> tuple[QueueProgress, LockUnits]:
     units = lock_units(progress, LockUnit.MESSAGE_GROUP)
     units.assign(dict.fromkeys(units.unknown(held), "a"))
     assert units.unknown(1) == []
-    progress.redeliver(0, Lease(START_MS, 10**15, RECEIVERS[0], auto_renew=True))
+    lease = Lease(START_MS, 10**15, "client", auto_renew=True, attempt_id="A")
+    progress.redeliver(0, lease)
     return progress, units
 
 
@@ -258,14 +258,6 @@ def test_units_are_read_in_parts() -> None:
     # Another reader was quicker.
     units.assign({1: "b", 4: "b", 5: "b"})
     assert [units.name_of(offset) for offset in (1, 4, 5)] == ["a", "b", None]
-
-
-@pytest.mark.parametrize("attempt_id", ["", "A", "with\0nul"])
-def test_a_receiver_is_a_client_and_perhaps_an_attempt(attempt_id: str) -> None:
-    """Whatever the attempt's text is."""
-    receiver = receiver_id("client@1", attempt_id)
-    assert client_of(receiver) == "client@1"
-    assert names_attempt(receiver) == bool(attempt_id)
 
 
 def test_an_entry_without_a_change_is_shared() -> None:

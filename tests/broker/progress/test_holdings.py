@@ -17,14 +17,14 @@ def _offsets(holdings: dict[Holding, None]) -> list[int]:
     return sorted(entry.offset for holding in holdings for entry in holding.entries())
 
 
-def _lease(client_id: str = "c", until_ms: int = 60_000) -> Lease:
-    return Lease(0, until_ms, client_id, auto_renew=True)
+def _lease(client_id: str = "c", until_ms: int = 60_000, attempt_id: str = "") -> Lease:
+    return Lease(0, until_ms, client_id, auto_renew=True, attempt_id=attempt_id)
 
 
 def _filled(table: ProgressTable) -> Holdings:
     progress = table.create("g", "t", 0, 0)
     table.deliver(progress, range(4), _lease(), next_offset=4)
-    table.deliver(progress, range(4, 6), _lease("c\0attempt", 65_000), next_offset=6)
+    table.deliver(progress, range(4, 6), _lease("c", 65_000, "attempt"), next_offset=6)
     table.deliver(progress, range(6, 8), _lease("d"), next_offset=8)
     never = Lease(0, 60_000, "c", auto_renew=False)
     table.deliver(progress, range(8, 10), never, next_offset=10)

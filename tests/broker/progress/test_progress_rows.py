@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from commitbus.broker.progress.progress_rows import pack_in_flight, unpack_in_flight
 from commitbus.broker.progress.queue_progress import InFlight
 
+CLIENTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=5)
 TIMES = st.integers(-(2**63), 2**63 - 1)
 ENTRIES = st.dictionaries(
     st.integers(0, 2**62),
     st.tuples(
-        TIMES, TIMES, st.integers(1, 2**32 - 1), st.text(max_size=5), st.booleans(), st.booleans()
+        *(TIMES, TIMES, st.integers(1, 2**32 - 1)),
+        *(CLIENTS, st.booleans(), st.booleans(), st.text(max_size=5)),
     ),
     max_size=20,
 ).map(lambda fields: [InFlight(offset, *rest) for offset, rest in sorted(fields.items())])
