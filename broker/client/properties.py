@@ -7,11 +7,11 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from commitbus.broker.bulk.validate import check_properties
 from commitbus.broker.client.arguments import check_property
 from commitbus.broker.client.errors import RefusedError
 from commitbus.broker.core import properties as names
-from commitbus.broker.messaging.errors import RequestError
+from commitbus.broker.core.errors import RequestError
+from commitbus.broker.core.stored_properties import check_properties
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.commitlog.record_format import encode_properties
 
