@@ -142,10 +142,7 @@ class Fifo:
             return room
         # What is held back has a limit of its own: it is not the consumers who let it wait.
         limit, held_back = core.config.held_back_max, units.held_back
-        if held_back < limit:
-            units.is_full_logged = units.is_full_logged and held_back > limit // 2
-        elif not units.is_full_logged:  # once, not at every receive
-            units.is_full_logged = True
+        if units.is_newly_full(limit):
             group, topic, _ = self._taken.key(queue_id)
             about = {"group": group, "topic": topic, "queue_id": queue_id}
             _log.warning("message groups held back up to the limit", extra=about)

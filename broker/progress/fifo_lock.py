@@ -68,8 +68,7 @@ class LockUnits:
 
     def __init__(self, progress: QueueProgress, *, whole_queue: bool) -> None:
         self.whole_queue: Final = whole_queue
-        self.is_full_logged = False
-        """True after a log entry said that the queue holds back as much as it may."""
+        self._was_full = False
         self._progress = progress
         self._units: dict[UnitName, _Unit] = {}
         self._unit_of: dict[int, _Unit] = {}
@@ -133,6 +132,12 @@ class LockUnits:
     def held_back(self) -> int:
         """The number of messages that wait for their turn and were never delivered."""
         return self._progress.in_flight_count - len(self._delivered)
+
+    def is_newly_full(self, limit: int) -> bool:
+        """Return True once when `limit` messages are held back, and again after half of it left."""
+        is_full, was_full = self.held_back >= limit, self._was_full
+        self._was_full = is_full or (was_full and self.held_back > limit // 2)
+        return is_full and not was_full
 
     # Which message belongs to which unit
 
