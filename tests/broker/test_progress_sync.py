@@ -6,6 +6,7 @@ byte more. Nothing is saved to SQLite meanwhile: that alone would be no proof.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, final
@@ -186,6 +187,8 @@ def test_a_reset_that_is_answered_survives_a_power_cut(
     broker.create_group("G")
     with AdminClient(broker.endpoint) as admin:
         admin.send(admin_pb.SendMessageRequest(topic="T", body=b"x"))
+        while not any(queue.max_offset for queue in admin.topic_status("T").queues):
+            time.sleep(0.01)  # a message is answered before it is in its queue
         admin.reset_offsets(admin_pb.ResetOffsetsRequest(group="G", topic="T", offset=1))
         cut = progress_in(syncs.power_cut(broker.directory, tmp_path / "cut"))
     assert cut == ({"G": (1, {})} if progress_sync else {})
