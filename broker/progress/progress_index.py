@@ -16,7 +16,7 @@ Item = tuple[Key, QueueProgress]
 
 @final
 class ProgressIndex:
-    """All progress of a store. One thread changes it; other threads may call the methods that say so."""
+    """All progress of a store. One thread changes it; others may call the methods that say so."""
 
     __slots__ = ("_by_group", "_by_id", "_by_topic", "next_key_id")
 
