@@ -22,7 +22,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Final, Generic, Protocol, final
 
 from commitbus.broker.messaging.consuming import ConsumingCore
@@ -95,12 +94,7 @@ class Batch(Generic[M]):
     def __enter__(self) -> Batch[M]:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         if error_type is not None:
             self._release(self._taken.runs)
         self._taken.clear()

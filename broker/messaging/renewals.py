@@ -113,15 +113,7 @@ def renew(core: ConsumingCore, clients: Clients) -> Iterator[None]:
 def _renew(
     core: ConsumingCore, holding: Holding, now_ms: int, since_ms: int | None, renewed: _Together
 ) -> None:
-    """Renew the messages of a holding that its client has, as far as can be told.
-
-    Args:
-        core: the broker.
-        holding: what is due.
-        now_ms: the time.
-        since_ms: since when the client is connected; None if it is gone.
-        renewed: takes what is renewed.
-    """
+    """Renew the messages of a holding that its client, connected since then, can have."""
     key = core.progress.key_of(holding.progress)
     entries = [entry for entry in holding.entries() if entry.invisible_until_ms > now_ms]
     if key is None or not entries:

@@ -50,9 +50,8 @@ def test_an_adapter_without_a_protocol_receives_acknowledges_and_pulls(run: Run)
         assert acknowledge(core, "G", "T", [toy.handle for toy in received], {}) == {}
         assert core.progress.get("G", "T", 0).committed_offset == 2
         to = Recipient("G", "toy", "")
-        pulling = Pulling(
-            core, PullDemand("T", 0, EVERYTHING, 32, to, until_s), toy_encoder, QueueOffset(1)
-        )
+        pull = PullDemand("T", 0, EVERYTHING, 32, to, until_s)
+        pulling = Pulling(core, pull, toy_encoder, QueueOffset(1))
         with pulling.batch() as pulled:
             assert not await pulling.look(pulled)
             assert pulled.messages == [Toy(0, None, b"1", "")]
