@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from heapq import heappop, heappush
 from math import ceil, inf
 from typing import Final, Protocol, final
@@ -20,7 +21,13 @@ class Waits(Protocol):
 
 def shared_deadline_s(at_s: float) -> float:
     """Return the next hundredth of a second, so that many waits end at the same time."""
-    return ceil(at_s * _PER_S) / _PER_S
+    return _hundredth(ceil(at_s * _PER_S))
+
+
+@lru_cache(maxsize=4096)
+def _hundredth(number: int) -> float:
+    # One object for all that wait until then.
+    return number / _PER_S
 
 
 @final

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import lru_cache
 from typing import Final
 
 import trio
@@ -121,6 +122,12 @@ async def _answer_nothing(
     await _finish(context, send, _NOTHING_NEW)
 
 
+@lru_cache(maxsize=1024)
+def _shared(duration_ms: int) -> int:
+    """Return the same object for equal values: consumers of a group ask for the same duration."""
+    return duration_ms
+
+
 async def _answer(answered: PolledCall, batch: Batch[bytes]) -> None:
     """Send a batch.
 
@@ -159,13 +166,13 @@ def _demand(
     )
     topic, group = context.metadata.topic(topic_text), context.metadata.group(group_text)
     is_fifo = group is not None and group.consume_message_orderly
-    # Of texts that are kept while the call is parked, those that are there anyway.
+    # Of values that are kept while the call is parked, those that are there anyway.
     return Demand(
         group=group.name if group else group_text,
         topic=topic.name if topic else topic_text,
         wanted=parse_filter(request.filter_expression),
         batch_size=min(max(request.batch_size, 0), BATCH_MAX),
-        invisible_ms=invisible,
+        invisible_ms=_shared(invisible),
         client_id=client.client_id,
         auto_renew=request.auto_renew,
         connection=call.peer,
