@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-import trio
-
 from commitbus.broker.admin.attributes import (
     GROUP_ATTRIBUTES,
     AttributeRefusedError,
@@ -75,10 +73,7 @@ async def delete_group(
     """Delete a group and its progress."""
     _check_name(request.name)
     context.existing_group(request.name)
-    await context.metadata.delete_groups((request.name,))
-    context.broker.forget_group(request.name)
-    for _ in context.progress.deleting_group(request.name):
-        await trio.lowlevel.checkpoint()
+    await context.broker.delete_group(request.name)
     return pb.DeleteGroupResponse()
 
 

@@ -46,18 +46,18 @@ async def reset_offsets(
     """
     queues = _chosen(queue_ids(context, topic), topic, queue_id)
     offsets = await run_in_worker(_look_up, context, topic, queues, offset_of)
+    kept = dict[int, int]()
     for queue, offset in offsets.items():
         end = context.store.max_offset(topic, queue)
         if not 0 <= offset <= end:
             raise IllegalOffsetError(f"offset {offset} of queue {queue} is not in [0, {end}]")
         progress = context.progress.get(group, topic, queue)
         if only_back and progress is not None and progress.committed_offset < offset:
-            offsets[queue] = progress.committed_offset
-        else:
-            context.progress.reset(group, topic, queue, offset)
-    context.messaging.consuming.polls.wake(group, topic)
+            kept[queue] = progress.committed_offset
+    to_reset = {queue: offset for queue, offset in offsets.items() if queue not in kept}
+    context.broker.reset_progress(group, topic, to_reset)
     await context.messaging.progress_durability.wait()
-    return offsets
+    return offsets | kept
 
 
 def _look_up(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-import trio
-
 from commitbus.broker.admin.attributes import (
     TOPIC_ATTRIBUTES,
     AttributeRefusedError,
@@ -59,16 +57,7 @@ async def delete_topic(
     """Delete a topic, its queues and the progress of all groups on it."""
     _check_name(request.name)
     context.existing_topic(request.name)
-    # An operator who hangs up must not leave half a topic behind.
-    with trio.CancelScope(shield=True):
-        # First what lets clients in. What remains after a crash here is harmless and can be
-        # deleted again once the topic is made anew.
-        async with context.metadata.topic_deleted(request.name):
-            context.broker.forget_topic(request.name)
-            for _ in context.progress.deleting_topic(request.name):
-                await trio.lowlevel.checkpoint()
-            # In no line, which may be full: then half a topic would be left behind as well.
-            await trio.to_thread.run_sync(context.store.delete_topic, request.name)
+    await context.broker.delete_topic(request.name)
     return pb.DeleteTopicResponse()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, final
 
 import trio
@@ -57,6 +57,8 @@ class BrokerCore:
         """Called with the name of a topic that was deleted."""
         self.group_listeners: list[Callable[[str], None]] = []
         """Called with the name of a group that was deleted."""
+        self.reset_listeners: list[Callable[[str, str], None]] = []
+        """Called with a group and a topic in which the group goes on at other offsets."""
         self._next_queue: dict[str, int] = {}
         """By topic: whose turn it is among the writable queues."""
         store.add_durable_listener(self.durability.on_durable)
@@ -185,6 +187,46 @@ class BrokerCore:
         queue_id = self._next_queue.get(topic.name, 0) % writable_queues(topic)
         self._next_queue[topic.name] = queue_id + 1
         return queue_id
+
+    def reset_progress(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Have a group go on at other offsets, by queue; what is in flight there is forgotten.
+
+        Raises:
+            StateWriteError: the progress of a queue could not be saved; some queues may be reset.
+        """
+        for queue_id, offset in offsets.items():
+            self.progress.reset(group, topic, queue_id, offset)
+        for listener in self.reset_listeners:
+            listener(group, topic)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete an existing topic, its queues and the progress of all groups on it.
+
+        Raises:
+            StateWriteError: it could not be deleted, or only in part; it can be tried again.
+            StoreError: its queues could not be deleted.
+        """
+        # A caller that hangs up must not leave half a topic behind.
+        with trio.CancelScope(shield=True):
+            # First the settings, which let clients in. What remains after a crash here is harmless
+            # and can be deleted again once the topic is made anew.
+            async with self.metadata.topic_deleted(name):
+                self.forget_topic(name)
+                for _ in self.progress.deleting_topic(name):
+                    await trio.lowlevel.checkpoint()
+                # In no line, which may be full: then half a topic would be left behind as well.
+                await trio.to_thread.run_sync(self.store.delete_topic, name)
+
+    async def delete_group(self, name: str) -> None:
+        """Delete an existing group and its progress.
+
+        Raises:
+            StateWriteError: it could not be deleted.
+        """
+        await self.metadata.delete_groups((name,))
+        self.forget_group(name)
+        for _ in self.progress.deleting_group(name):
+            await trio.lowlevel.checkpoint()
 
     def forget_topic(self, name: str) -> None:
         """Drop what is kept in memory about a topic that was deleted, and tell the listeners."""

@@ -51,6 +51,7 @@ class ConsumingCore:
         broker.store.add_arrival_listener(self.watch.on_arrival)
         broker.topic_listeners.append(self._on_topic_deleted)
         broker.group_listeners.append(self._on_group_deleted)
+        broker.reset_listeners.append(self.polls.wake)
 
     def attach(self, token: trio.lowlevel.TrioToken) -> None:
         """Let the store's threads wake the tasks of a trio run."""

@@ -1,4 +1,4 @@
-"""UpdateOffset, GetOffset and QueryOffset: progress as consumers see it that pull.
+"""UpdateOffset, GetOffset and QueryOffset: the progress of consumers that pull.
 
 RocketMQ 5.4.0 answers UNIMPLEMENTED to all of them. What they mean here is what the protocol's
 documentation says, on the same progress that POP uses: a group may change from one to the other.
@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from commitbus.broker.core.errors import (
-    BadRequestError,
-    GroupNotFoundError,
-    IllegalOffsetError,
-    OffsetNotFoundError,
-)
+from commitbus.broker.core.errors import BadRequestError
+from commitbus.broker.core.offsets import committed_offset, set_offset
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.messaging.validate import group_name, topic_name
@@ -36,16 +32,7 @@ def update_offset(
     context.clients.seen(call)
     group = group_name(request.group)
     topic, queue_id = readable_queue(context, request.message_queue)
-    if context.metadata.group(group) is None:
-        raise GroupNotFoundError(group)
-    context.client_groups.note_use(group)
-    end = context.store.max_offset(topic, queue_id)
-    if not 0 <= request.offset <= end:
-        raise IllegalOffsetError(f"offset {request.offset} is not in [0, {end}]")
-    progress = context.progress.get(group, topic, queue_id)
-    if progress is None or progress.in_flight_count or progress.next_offset != request.offset:
-        context.progress.reset(group, topic, queue_id, request.offset)
-        context.consuming.polls.wake(group, topic)
+    set_offset(context.broker, group, topic, queue_id, request.offset)
     return pb.UpdateOffsetResponse(status=ok())
 
 
@@ -61,10 +48,8 @@ def get_offset(
     context.clients.seen(call)
     group = group_name(request.group)
     topic, queue_id = readable_queue(context, request.message_queue)
-    progress = context.progress.get(group, topic, queue_id)
-    if progress is None:
-        raise OffsetNotFoundError(f"group {group} has no offset in queue {queue_id} of {topic}")
-    return pb.GetOffsetResponse(status=ok(), offset=progress.committed_offset)
+    offset = committed_offset(context.broker, group, topic, queue_id)
+    return pb.GetOffsetResponse(status=ok(), offset=offset)
 
 
 def query_offset(
@@ -115,5 +100,16 @@ def readable_queue(context: MessagingContext, queue: pb.MessageQueue) -> tuple[s
         BadRequestError: it has no such queue.
     """
     topic = topic_name(queue.topic)
-    context.consuming.check_readable(topic, queue.id)
+    check_readable(context, topic, queue.id)
     return topic, queue.id
+
+
+def check_readable(context: MessagingContext, topic: str, queue_id: int) -> None:
+    """Check that there is such a queue, and that it can be read.
+
+    Raises:
+        RequestError: as `readable_queue`.
+    """
+    count = context.readable_topic(topic).read_queue_nums
+    if not 0 <= queue_id < count:
+        raise BadRequestError(f"topic {topic} has no queue {queue_id}: {count} can be read")
