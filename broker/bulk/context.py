@@ -1,4 +1,4 @@
-"""What the handlers of the bulk service share."""
+"""The state that the handlers of the bulk service share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went in and out, in plain integers: read for metrics, changed on the trio thread."""
+"""Counters of messages in and out: plain integers that the trio thread changes and metrics read."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Counters:
     """By (group, topic): messages that were moved to the group's dead letter queue."""
 
     messages_in: int = 0
-    """Of all topics, deleted ones too."""
+    """The sum over all topics, deleted ones too."""
     messages_out: int = 0
     sent_lately: dict[str, int] = field(default_factory=dict)
     """By topic: messages since `Rates` last took it."""

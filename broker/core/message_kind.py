@@ -21,12 +21,12 @@ class SpecialFields(NamedTuple):
 
     message_group: str = ""
     delivery_ms: int | None = None
-    """When the message is to be delivered, milliseconds since 1970."""
+    """The time of delivery, milliseconds since 1970."""
     priority: int | None = None
     lite_topic: str | None = None
     is_transaction: bool = False
     recovery_ms: int | None = None
-    """How long after the send the broker may first ask what became of the transaction."""
+    """The time from the send to the first question about the outcome of the transaction."""
 
 
 @final
@@ -41,9 +41,9 @@ class MessageKind:
 
     type: MessageType
     is_sent: Callable[[SpecialFields], bool]
-    """Whether a producer's message with these fields is of this kind."""
+    """Return whether a producer's message with these fields is of this kind."""
     is_stored: Callable[[Mapping[str, str]], bool]
-    """Whether a stored message with these properties is of this kind."""
+    """Return whether a stored message with these properties is of this kind."""
     check: Callable[[SpecialFields, int], None] = lambda _fields, _now_ms: None
     """Check the fields that belong to this kind, now; a message of any kind may have them.
 
@@ -61,8 +61,8 @@ class MessageKind:
     deliver: Callable[[BrokerCore], Awaitable[None]] | None = None
     """Deliver what is held, until cancelled; runs as a task of the broker."""
     is_supported: bool = False
-    """Whether this broker takes messages of this kind at all."""
+    """False: the broker refuses messages of this kind."""
     is_mixed: bool = False
-    """Whether clients are told that topics of type MIXED take it."""
+    """True: clients are told that topics of type MIXED take it."""
     metric: str = "normal"
     """The label `message_type` of metrics; RocketMQ has fewer labels than kinds."""

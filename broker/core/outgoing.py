@@ -55,42 +55,49 @@ def to_outgoing(
         peer: the producer's address and port, stored as the born host.
         now_ms: the born time of a message that says none, or none that can be.
     """
-    (
-        body, message_id, tag, keys, trace_context, user_properties, born_ms, born_host_text,
-        is_compressed, special,
-    ) = message  # fmt: skip
+    body, _, _, _, _, _, born_ms, born_host_text, is_compressed, _ = message
     if not 0 < born_ms <= TIMESTAMP_MS_MAX:
         born_ms = now_ms
     if len(born_host_text) > _BORN_HOST_LENGTH_MAX or not born_host_text.isprintable():
         born_host_text = ""  # it cannot be stored
     born_host, common = _of_producer(topic, cluster, peer, born_host_text)
-    # Text that was checked has no separators, so nothing needs to look for them again.
+    text = _properties(message, kind, born_ms)
+    if kind.held_in:
+        text += _encoded({names.REAL_TOPIC: topic, names.REAL_QUEUE_ID: str(queue_id)})
+        topic, queue_id = kind.held_in, 0
+    sys_flag = SYS_FLAG_COMPRESSED if is_compressed else 0
+    return _new(
+        OutgoingMessage,
+        (topic, queue_id, body, common + text.encode(), born_ms, born_host, 0, sys_flag, 0, 0),
+    )
+
+
+def _properties(message: NewMessage, kind: MessageKind, born_ms: int) -> str:
+    """Return the properties of a message as they are stored, but for those of its producer.
+
+    Text that was checked has no separators, so nothing needs to look for them again.
+    """
+    _, message_id, tag, keys, trace_context, user_properties, _, _, _, special = message
     text = f"{names.UNIQUE_KEY}\1{message_id}\2{names.BORN_TIMESTAMP}\1{born_ms}\2"
     if tag:
         text += f"{names.TAGS}\1{tag}\2"
-    if keys and (joined := names.KEY_SEPARATOR.join(filter(None, keys))):
-        text += f"{names.KEYS}\1{joined}\2"
+    if "" in keys:
+        keys = [key for key in keys if key]
+    if keys:
+        text += f"{names.KEYS}\1{names.KEY_SEPARATOR.join(keys)}\2"
+    own: Mapping[str, str] = NO_PROPERTIES
     if trace_context:
-        text += f"{names.TRACE_CONTEXT}\1{trace_context}\2"
-    own = NO_PROPERTIES
+        own = {names.TRACE_CONTEXT: trace_context}
     if kind is not NORMAL and special is not None:
-        own = kind.properties(special)
-        if kind.held_in:
-            own = {**own, names.REAL_TOPIC: topic, names.REAL_QUEUE_ID: str(queue_id)}
-            topic, queue_id = kind.held_in, 0
+        own = {**own, **kind.properties(special)}
+    if own:
         text += _encoded(own)
     if user_properties:
-        if own or trace_context:
+        if own:
             # All other names that are written here are reserved.
-            own = {**own, names.TRACE_CONTEXT: ""} if trace_context else own
             user_properties = {k: v for k, v in user_properties.items() if k not in own}
         text += _encoded(user_properties)
-    sys_flag = SYS_FLAG_COMPRESSED if is_compressed else 0
-    properties = common + text.encode()
-    return _new(
-        OutgoingMessage,
-        (topic, queue_id, body, properties, born_ms, born_host, 0, sys_flag, 0, 0),
-    )
+    return text
 
 
 def _encoded(properties: Mapping[str, str]) -> str:

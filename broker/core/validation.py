@@ -23,7 +23,7 @@ from commitbus.broker.metadata.names import (
 from commitbus.broker.shown import shown
 
 MESSAGES_MAX: Final = 1024
-"""Of one request. They are appended in one step, in which nobody else is served."""
+"""The messages of one request are appended in one step, in which no other request is served."""
 USER_PROPERTIES_MAX: Final = 128
 USER_PROPERTIES_BYTES_MAX: Final = 16384
 INVISIBLE_MS_MIN: Final = 1000
@@ -44,9 +44,9 @@ class NewMessage(NamedTuple):
     trace_context: str = ""
     user_properties: Mapping[str, str] = NO_PROPERTIES
     born_ms: int = 0
-    """When it was made, milliseconds since 1970; of an impossible time the time of the send."""
+    """The time of birth, milliseconds since 1970; an impossible one becomes that of the send."""
     born_host: str = ""
-    """Where it was made, as the producer says it; empty: the peer's address."""
+    """The producer's host, as the producer says it; empty: the peer's address."""
     is_compressed: bool = False
     special: SpecialFields | None = None
 

@@ -22,9 +22,9 @@ from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 SEND_FIELDS_MAX: Final = 64 * MESSAGES_MAX
-"""Of one request to send, before it is parsed: 50 properties of each message."""
+"""The limit of a request to send, before it is parsed: 50 properties of each message."""
 _PROPERTIES_BYTES: Final = 1024 * 1024
-"""Of one request, beside the bodies: a kilobyte of each message, or 32 KB of a few."""
+"""The room in one request beside the bodies: 1 KB for each message, or 32 KB for a few."""
 ATTEMPT_ID_LENGTH_MAX: Final = 255
 """Official clients send a UUID. It is kept with every message in flight."""
 
@@ -97,6 +97,7 @@ def attempt_id(text: str) -> str:
 def new_message(message: pb.Message) -> NewMessage:
     """Return a producer's message in plain values. Nothing of it is checked yet."""
     system, properties = message.system_properties, message.user_properties
+    born = system.born_timestamp
     # A slice of the repeated field is a list, whose items come at a third of the cost.
     return _new(
         NewMessage,
@@ -107,7 +108,7 @@ def new_message(message: pb.Message) -> NewMessage:
             system.keys[:],
             system.trace_context,
             dict(properties.items()) if properties else NO_PROPERTIES,
-            timestamp_ms(system.born_timestamp),
+            born.seconds * 1000 + born.nanos // 1_000_000,
             system.born_host,
             system.body_encoding == pb.GZIP,
             _special_fields(system) if _is_special(system) else None,
