@@ -12,7 +12,7 @@ from typing import Final, final
 
 import trio
 
-from commitbus.broker.messaging.errors import TooManyRequestsError
+from commitbus.broker.core.errors import TooManyRequestsError
 from commitbus.commitlog.errors import StoreError
 from commitbus.commitlog.types import PhysicalOffset
 

@@ -24,8 +24,8 @@ from typing import Final, final
 
 import trio
 
+from commitbus.broker.core.errors import TooManyRequestsError
 from commitbus.broker.messaging.deadlines import Deadlines
-from commitbus.broker.messaging.errors import TooManyRequestsError
 from commitbus.broker.store.reput import Arrival
 from commitbus.commitlog.clock import Clock
 

@@ -11,7 +11,7 @@ from typing import Any, Final, final
 import trio
 from google.protobuf.message import Message
 
-from commitbus.broker.messaging.errors import TooManyRequestsError
+from commitbus.broker.core.errors import TooManyRequestsError
 from commitbus.broker.progress.journal_flush import ProgressFlush
 from commitbus.broker.rpc.call import Call, Response
 from commitbus.broker.rpc.method import Later

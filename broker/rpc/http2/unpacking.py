@@ -7,7 +7,7 @@ from typing import Any, Final
 import trio
 from google.protobuf.message import Message
 
-from commitbus.broker.messaging.errors import TooManyRequestsError
+from commitbus.broker.core.errors import TooManyRequestsError
 from commitbus.broker.rpc.call import Call, Response, RpcError, StatusCode
 from commitbus.broker.rpc.exchange import begin, parse
 from commitbus.broker.rpc.http2.grpc_wire import decompress
