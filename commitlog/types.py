@@ -7,9 +7,7 @@ a `PhysicalOffset` is a byte position in the log, a `QueueOffset` an index in a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from pathlib import Path
 from typing import NamedTuple, NewType, final
 
 PhysicalOffset = NewType("PhysicalOffset", int)
@@ -143,14 +141,3 @@ class DispatchRequest(NamedTuple):
     def end_offset(self) -> PhysicalOffset:
         """First physical offset after the record."""
         return PhysicalOffset(self.physical_offset + self.size_bytes)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something that a verification found wrong."""
-
-    path: Path
-    position: int
-    """Byte in the file."""
-    what: str

@@ -252,13 +252,6 @@ class QueueReader:
             parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def place_of(self, queue_offset: int) -> tuple[Path, int]:
-        """Return the file in which a stored unit lies, and its position there in bytes."""
-        file = self._file_with(queue_offset * UNIT_BYTES)
-        if file is None:
-            raise self._out_of_range(queue_offset)
-        return file.path, queue_offset * UNIT_BYTES - file.base_offset
-
     def stray_bytes(self) -> tuple[Path, int] | None:
         """Return where bytes other than zero lie behind the last unit, None if nowhere."""
         end = self._max_offset * UNIT_BYTES

@@ -21,13 +21,7 @@ from commitbus.commitlog.errors import (
     StoreClosedError,
 )
 from commitbus.commitlog.file_system import RealFileSystem
-from commitbus.commitlog.record_format import (
-    BLANK_MAGIC_CODE,
-    SIZE,
-    SIZE_AND_MAGIC,
-    encode_record,
-    record_size,
-)
+from commitbus.commitlog.record_format import BLANK_MAGIC_CODE, SIZE, SIZE_AND_MAGIC
 from commitbus.commitlog.types import (
     AppendResult,
     Host,
@@ -35,6 +29,7 @@ from commitbus.commitlog.types import (
     PhysicalOffset,
     QueueOffset,
 )
+from tests.records import encode_record, record_size
 
 V6 = Host.parse("2001:db8::7", 10911)
 OpenLog = Callable[..., CommitLog]

@@ -16,18 +16,16 @@ from commitbus.commitlog.errors import CorruptRecordError
 from commitbus.commitlog.record_format import (
     MESSAGE_MAGIC_CODE_V1,
     MESSAGE_MAGIC_CODE_V2,
-    decode_dispatch_request,
     decode_properties,
     decode_record,
     decode_store_timestamp,
     encode_properties,
-    encode_record,
     offset_message_id,
     parse_offset_message_id,
-    record_size,
     tags_code,
 )
 from commitbus.commitlog.types import Host, PhysicalOffset
+from tests.records import decode_dispatch_request, encode_record, record_size
 
 V4 = Host.parse("10.1.2.3", 4567)
 V6 = Host.parse("2001:db8::7", 10911)

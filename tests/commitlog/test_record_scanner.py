@@ -9,9 +9,10 @@ import pytest
 
 from commitbus.commitlog.errors import ReadFailedError
 from commitbus.commitlog.mapped_file import FilePolicy, MappedFile
-from commitbus.commitlog.record_format import BLANK_MAGIC_CODE, SIZE_AND_MAGIC, encode_record
+from commitbus.commitlog.record_format import BLANK_MAGIC_CODE, SIZE_AND_MAGIC
 from commitbus.commitlog.record_scanner import FileScanner, RecordScanner, ScanStop, StopKind
 from commitbus.commitlog.types import Host
+from tests.records import encode_record
 from tests.unreadable_files import PAGE_BYTES, UnreadableFileSystem
 
 BASE = 1 << 20

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from commitbus.commitlog import recovery
 from commitbus.commitlog.commit_log import CommitLog
 from commitbus.commitlog.errors import DiskFullError, NotAStoreError, StoreDamagedError
-from commitbus.commitlog.record_format import record_size
 from commitbus.commitlog.recovery import RecoveryOutcome, recover_abnormally, recover_normally
 from commitbus.commitlog.types import Host, OutgoingMessage, PhysicalOffset, QueueOffset
+from tests.records import record_size
 
 OpenLog = Callable[..., CommitLog]
 Make = Callable[..., OutgoingMessage]

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from commitbus.commitlog import salvage
 from commitbus.commitlog.file_system import Mapping
-from commitbus.commitlog.record_format import BLANK_MAGIC_CODE, SIZE_AND_MAGIC, encode_record
+from commitbus.commitlog.record_format import BLANK_MAGIC_CODE, SIZE_AND_MAGIC
 from commitbus.commitlog.salvage import IntactRecord, LostRange, salvage_file
 from commitbus.commitlog.types import Host
+from tests.records import encode_record
 
 BASE: Final = 1 << 20
 HOST: Final = Host.parse("10.0.0.1", 1)

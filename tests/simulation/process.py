@@ -20,7 +20,7 @@ from commitbus.broker.store.store_reader import StoreReader
 from commitbus.commitlog.errors import OffsetOutOfRangeError, ReadFailedError
 from commitbus.commitlog.framed import FramedBatch
 from commitbus.commitlog.kernels import KernelChoice, choice
-from commitbus.commitlog.record_format import encode_properties, record_size
+from commitbus.commitlog.record_format import encode_properties
 from commitbus.commitlog.types import (
     AppendResult,
     Host,
@@ -29,6 +29,7 @@ from commitbus.commitlog.types import (
 )
 from commitbus.consumequeue.unit_format import PADDING_BYTES, UNIT_BYTES, decode_unit
 from commitbus.flush.policy import FlushMode, FlushPolicy
+from tests.records import record_size
 from tests.simulation.disk import Disk, Inode
 from tests.simulation.files import PLENTY, Faults, SimulatedFileSystem
 from tests.simulation.oracle import Found, Oracle, QueueKey, Seen

@@ -17,8 +17,9 @@ from commitbus.broker.messaging.delivered import response_encoder
 from commitbus.broker.messaging.encoder import encode_message
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.errors import CorruptRecordError
-from commitbus.commitlog.record_format import decode_record, encode_properties, encode_record
+from commitbus.commitlog.record_format import decode_record, encode_properties
 from commitbus.commitlog.types import Host, PhysicalOffset, Record
+from tests.records import encode_record
 
 I32, I64 = (1 << 31) - 1, (1 << 63) - 1
 

@@ -87,7 +87,7 @@ def test_the_environment_can_force_one(monkeypatch: pytest.MonkeyPatch) -> None:
 SCAN_ONE = """
 from commitbus.commitlog.kernels import TopicTable
 from commitbus.commitlog.kernels.choice import load_compiled
-from commitbus.commitlog.record_format import encode_record
+from tests.records import encode_record
 from commitbus.commitlog.types import Host
 host = Host.parse("127.0.0.1", 1)
 record = encode_record(topic="t", body=b"x" * 77, properties=b"", queue_id=0, queue_offset=0,

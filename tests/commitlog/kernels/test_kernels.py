@@ -35,10 +35,10 @@ from commitbus.commitlog.record_format import (
     CheckedRecord,
     check_record,
     dispatch_request,
-    encode_record,
 )
 from commitbus.commitlog.types import DispatchRequest, Host, PhysicalOffset
 from commitbus.consumequeue.unit_format import UNIT
+from tests.records import encode_record
 
 BASE = 1 << 40
 V4 = Host.parse("10.1.2.3", 4567)

@@ -16,12 +16,12 @@ from commitbus.commitlog.record_format import (
     BLANK_RECORD_BYTES,
     decode_record,
     encode_properties,
-    encode_record,
     offset_message_id,
 )
 from commitbus.commitlog.types import Host, PhysicalOffset, Record
 from commitbus.flush.watermark import DurableWatermark
 from tests.archives import unpack
+from tests.records import encode_record
 
 IPV4 = Host.parse("10.1.2.3", 10911)
 FILE_BYTES = 8192

@@ -10,8 +10,8 @@ import pytest
 
 from commitbus.commitlog.errors import CorruptRecordError, NotAStoreError
 from commitbus.commitlog.file_system import RealFileSystem
-from commitbus.commitlog.record_format import encode_record
 from commitbus.flush.spark.log_ranges import LogRange, RangeEnd, plan_ranges
+from tests.records import encode_record
 
 FILE_SYSTEM = RealFileSystem()
 

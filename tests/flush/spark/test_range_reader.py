@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 
 from commitbus.commitlog.errors import CorruptRecordError
 from commitbus.commitlog.file_system import RealFileSystem
-from commitbus.commitlog.record_format import decode_record, encode_record
+from commitbus.commitlog.record_format import decode_record
 from commitbus.commitlog.types import Host, PhysicalOffset
 from commitbus.flush.spark import message_batch, record_fields
 from commitbus.flush.spark.columns import ALL_COLUMNS, arrow_schema
 from commitbus.flush.spark.log_ranges import LogRange, RangeEnd, plan_ranges
 from commitbus.flush.spark.range_reader import read_range
 from commitbus.flush.spark.read_options import OnDamage, ReadOptions
+from tests.records import encode_record
 
 FILE_SYSTEM = RealFileSystem()
 AS_STORED = ReadOptions(decompress=False)
