@@ -110,7 +110,7 @@ async def measure_all(context: MessagingContext, methods: dict[str, Method]) -> 
     rows.append(await row("handler SendMessage, 1 KB", len(requests), calls(send, requests)))
     # Only what reput has put into the queues can be received.
     end = context.store.end_offset
-    assert await trio.to_thread.run_sync(context.store.wait_dispatched, end, 60)
+    assert await trio.to_thread.run_sync(context.store.dispatched.wait, end, 60)
     for size in (BATCH, 1):
         group = f"group-{size}"
         deliveries = Deliveries()

@@ -237,7 +237,7 @@ def put_messages(store: Path) -> None:
     with MessageStore.open(store, StoreConfig(queue_file_bytes=QUEUE_FILE_BYTES)) as opened:
         while batch := list(itertools.islice(messages, BATCH)):
             opened.put_batch(batch)
-        assert opened.wait_dispatched(opened.end_offset, 600)
+        assert opened.dispatched.wait(opened.end_offset, 600)
 
 
 def write_configuration(store: Path) -> None:

@@ -59,7 +59,7 @@ def fill(store: MessageStore, queues: int) -> None:
     for start in range(0, queues, _BATCH):
         for number in range(start, min(start + _BATCH, queues)):
             store.put(message(number))
-        store.wait_dispatched(store.end_offset)
+        store.dispatched.wait(store.end_offset)
 
 
 def make_store(directory: Path, queues: int = QUEUES, deletions: int = 0) -> None:
@@ -67,7 +67,7 @@ def make_store(directory: Path, queues: int = QUEUES, deletions: int = 0) -> Non
     with nothing_synced(), MessageStore.open(directory, _CONFIG) as store:
         for number in range(deletions):
             store.put(OutgoingMessage(f"deleted-{number}", 0, b"", b"", 0, _HOST))
-        store.wait_dispatched(store.end_offset)
+        store.dispatched.wait(store.end_offset)
         for number in range(deletions):
             store.delete_topic(f"deleted-{number}")
         fill(store, queues)
@@ -93,12 +93,12 @@ def figures(directory: Path, queues: int) -> list[Row]:
             note(f"first checkpoint after {name}", start_s)
             for number in range(0, queues, max(queues // CHANGED, 1)):
                 store.put(message(number))
-            store.wait_dispatched(store.end_offset)
+            store.dispatched.wait(store.end_offset)
             start_s = time.perf_counter()
             store.save_checkpoint()
             note("checkpoint", start_s, f"{CHANGED} of them changed")
             store.put(OutgoingMessage("deleted", 0, b"", b"", 0, _HOST))
-            store.wait_dispatched(store.end_offset)
+            store.dispatched.wait(store.end_offset)
             start_s = time.perf_counter()
             store.delete_topic("deleted")
             note("deletion of a topic", start_s)

@@ -94,7 +94,7 @@ async def prepare(context: MessagingContext) -> list[pb.UpdateOffsetRequest]:
         ]
     )
     end = context.store.end_offset
-    assert await trio.to_thread.run_sync(context.store.wait_dispatched, end, 60)
+    assert await trio.to_thread.run_sync(context.store.dispatched.wait, end, 60)
     requests = []
     for number in range(GROUPS):
         await context.group(f"group-{number}")

@@ -56,7 +56,7 @@ def store_messages(context: MessagingContext) -> None:
                 for number in range(first, first + WANTED_EVERY)
             ]
         )
-    assert context.store.wait_dispatched(context.store.end_offset, 60)
+    assert context.store.dispatched.wait(context.store.end_offset, 60)
     while context.store.indexed_to < context.store.end_offset or context.store.flush_behind_bytes:
         time.sleep(0.1)
 

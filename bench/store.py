@@ -16,6 +16,7 @@ from bench.measure import Row
 from commitbus.broker.messaging.durability import Durability
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
+from commitbus.broker.trio_thread import TrioThread
 from commitbus.commitlog.framed import FramedBatch
 from commitbus.commitlog.kernels import ready_kernels
 from commitbus.commitlog.record_format import encode_properties
@@ -162,9 +163,9 @@ def sync_flush() -> list[Row]:
 
 async def closed_loop(store: MessageStore, waiters: int) -> int:
     """Run `waiters` tasks for a fixed time; return how many messages were made durable."""
-    durability = Durability(lambda: store.durable_watermark, needed=True)
-    durability.attach(trio.lowlevel.current_trio_token())
-    store.add_durable_listener(durability.on_durable)
+    trio_thread = TrioThread()
+    trio_thread.attach()
+    durability = Durability(store.durable_watermark, trio_thread)
     acknowledged = 0
 
     async def produce(number: int) -> None:
@@ -178,5 +179,5 @@ async def closed_loop(store: MessageStore, waiters: int) -> int:
         async with trio.open_nursery() as nursery:
             for number in range(waiters):
                 nursery.start_soon(produce, number)
-    durability.detach()
+    trio_thread.detach()
     return acknowledged

@@ -67,7 +67,7 @@ def _look_up(
     store = context.store
     offsets = {queue: offset_of(queue) for queue in queues}
     if any(offset > store.max_offset(topic, queue) for queue, offset in offsets.items()):
-        store.wait_dispatched(store.end_offset, _DISPATCH_S)
+        store.dispatched.wait(store.end_offset, _DISPATCH_S)
     return offsets
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 import trio
 
 from commitbus.broker.store.reput import Arrival
+from commitbus.broker.trio_thread import ArrivedKeys, TrioThread
 
 ANY_TOPIC: Final = ""
 
@@ -17,11 +17,8 @@ ANY_TOPIC: Final = ""
 class Arrivals:
     """Who waits for what. Lives on the trio thread, but for `on_arrival`."""
 
-    def __init__(self, token: trio.lowlevel.TrioToken) -> None:
-        """Wake tasks of this trio run."""
-        self._token = token
-        self._lock = threading.Lock()
-        self._arrived: set[str] = set()
+    def __init__(self, trio_thread: TrioThread) -> None:
+        self._arrived = ArrivedKeys[str](trio_thread, self._wake)
         self._waiting: dict[str, trio.Event] = {}
 
     def next(self, topic: str = ANY_TOPIC) -> trio.Event:
@@ -33,20 +30,15 @@ class Arrivals:
 
     def on_arrival(self, arrivals: Sequence[Arrival]) -> None:
         """Note arrivals. Called on the store's reput thread."""
-        # Most of the time nobody follows. Who begins to wait now finds these when it looks.
+        # Nearly always nobody follows. A reader that waits from now on looks, and finds these.
         waiting = self._waiting
-        news = {topic for topic, _, _ in arrivals if topic in waiting}
+        news = [topic for topic, _, _ in arrivals if topic in waiting]
         if ANY_TOPIC in waiting:
-            news.add(ANY_TOPIC)
-        if news:
-            with self._lock:
-                self._arrived |= news
-            self._token.run_sync_soon(self._wake, idempotent=True)
+            news.append(ANY_TOPIC)
+        self._arrived.add(news)
 
-    def _wake(self) -> None:
-        with self._lock:
-            arrived, self._arrived = self._arrived, set()
-        for topic in arrived:
+    def _wake(self, topics: Mapping[str, int]) -> None:
+        for topic in topics:
             event = self._waiting.pop(topic, None)
             if event is not None:
                 event.set()

@@ -31,7 +31,6 @@ SLICE_BYTES_MAX: Final = 4 << 20
 """Of one response. A slice is read, copied and written as a whole."""
 DISPATCH_WAIT_S: Final = 10.0
 """A millisecond is the rule; a disk without room for the queues may take for ever."""
-_DISPATCH_POLL_S: Final = 0.005
 LOG_POLL_S: Final = 1.0
 """Records that no queue will hold, such as half messages, arrive without a sign."""
 
@@ -57,7 +56,7 @@ async def fetch(
         with _refusing():
             credit.grant(request.credit_bytes)
             nursery.start_soon(_take_credit, requests, credit)
-            await _until_shown(context.store)
+            await _until_shown(context)
             if what == "topic":
                 await _fetch_topic(context, request.topic, credit, share, send)
             else:
@@ -73,14 +72,10 @@ def _refusing() -> Iterator[None]:
         raise refusal(error) from None
 
 
-async def _until_shown(store: MessageStore) -> None:
+async def _until_shown(context: BulkContext) -> None:
     """Wait for what was acknowledged before: whoever has an acknowledgement finds the message."""
-    if store.dispatch_behind_bytes:
-        end = store.confirm_offset
-        with trio.move_on_after(DISPATCH_WAIT_S):
-            # Not in a thread: those who wait would keep it from those who read.
-            while not store.wait_dispatched(end, 0):  # noqa: ASYNC110 - it tells threads only
-                await trio.sleep(_DISPATCH_POLL_S)
+    with trio.move_on_after(DISPATCH_WAIT_S):
+        await context.shown.wait(context.store.confirm_offset)
 
 
 @final

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
-import trio
-
 from commitbus.broker.config import BrokerConfig
 from commitbus.broker.core.client_groups import ClientGroups
 from commitbus.broker.core.counters import Counters
@@ -23,9 +21,9 @@ from commitbus.broker.metadata.names import dead_letter_topic, group_of_topic
 from commitbus.broker.metadata.topics import QUEUES_MAX, TopicConfig
 from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.store.message_store import MessageStore
+from commitbus.broker.trio_thread import TrioThread
 from commitbus.broker.worker_lines import address_served
 from commitbus.commitlog.clock import Clock
-from commitbus.flush.policy import FlushMode
 
 CREATED_BY_CLIENTS_MAX: Final = 10_000
 """Topics, and groups, of one broker. Each takes memory, disk and a share of every save, and to
@@ -49,10 +47,9 @@ class BrokerCore:
         self.config, self.clock = config, clock
         self.counters = Counters()
         self.client_groups = ClientGroups()
-        self.durability = Durability(
-            lambda: store.durable_watermark,
-            needed=store.flush_mode is FlushMode.SYNC_FLUSH,
-        )
+        self.trio_thread = TrioThread()
+        """Woken by the threads of the store."""
+        self.durability = Durability(store.confirm_point, self.trio_thread)
         self.topic_listeners: list[Callable[[str], None]] = []
         """Called with the name of a topic that was deleted."""
         self.group_listeners: list[Callable[[str], None]] = []
@@ -61,16 +58,6 @@ class BrokerCore:
         """Called with a group and a topic in which the group goes on at other offsets."""
         self._next_queue: dict[str, int] = {}
         """By topic: whose turn it is among the writable queues."""
-        store.add_durable_listener(self.durability.on_durable)
-        store.add_failure_listener(self.durability.on_failure)
-
-    def attach(self, token: trio.lowlevel.TrioToken) -> None:
-        """Let the store's threads wake the tasks of a trio run."""
-        self.durability.attach(token)
-
-    def detach(self) -> None:
-        """Undo `attach`, before the trio run ends."""
-        self.durability.detach()
 
     def existing_topic(self, name: str) -> TopicConfig:
         """Return a topic as it is now.

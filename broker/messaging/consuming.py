@@ -33,9 +33,9 @@ class ConsumingCore:
         self.leavers = Leavers()
         """Clients that are gone, whose messages are to be released."""
         self.in_flight_cap = InFlightCap(broker.clock)
-        self.polls = LongPolling(broker.clock)
+        self.polls = LongPolling(broker.clock, broker.trio_thread)
         """The receive calls that wait."""
-        self.watch = QueueWatch()
+        self.watch = QueueWatch(broker.trio_thread)
         """The pull calls that wait."""
         self.scanning: set[tuple[str, str, int]] = set()
         """(Group, topic, queue id) of which a receiver looks for messages just now."""
@@ -52,16 +52,6 @@ class ConsumingCore:
         broker.topic_listeners.append(self._on_topic_deleted)
         broker.group_listeners.append(self._on_group_deleted)
         broker.reset_listeners.append(self.polls.wake)
-
-    def attach(self, token: trio.lowlevel.TrioToken) -> None:
-        """Let the store's threads wake the tasks of a trio run."""
-        self.polls.attach(token)
-        self.watch.attach(token)
-
-    def detach(self) -> None:
-        """Undo `attach`, before the trio run ends."""
-        self.polls.detach()
-        self.watch.detach()
 
     def check_readable(self, topic: str, queue_id: int) -> None:
         """Check that a topic has a queue, and that it can be read.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import final
 
-import trio
-
 from commitbus.broker.core.broker import BrokerCore
 from commitbus.broker.messaging.clients import ClientRegistry
 from commitbus.broker.messaging.consuming import ConsumingCore
@@ -30,19 +28,8 @@ class MessagingContext:
         self.clients = ClientRegistry(broker.clock)
         self.questions = Questions()
         progress = broker.progress
-        self.progress_durability = ProgressDurability(progress.flush, lambda: progress.sequence)
+        self.progress_durability = ProgressDurability(
+            progress.flush, lambda: progress.sequence, broker.trio_thread
+        )
         self.waiting_settings_bytes = 0
         """Of answers to clients that do not listen yet."""
-
-    def attach(self) -> None:
-        """Let the store's threads wake the tasks of the present trio run."""
-        token = trio.lowlevel.current_trio_token()
-        self.consuming.attach(token)
-        self.progress_durability.attach(token)
-        self.broker.attach(token)
-
-    def detach(self) -> None:
-        """Undo `attach`, before the trio run ends."""
-        self.consuming.detach()
-        self.progress_durability.detach()
-        self.broker.detach()

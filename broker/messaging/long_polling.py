@@ -17,8 +17,7 @@ it did not use hands it to the next in line.
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, final
 
@@ -27,6 +26,7 @@ import trio
 from commitbus.broker.core.errors import TooManyRequestsError
 from commitbus.broker.messaging.deadlines import Deadlines
 from commitbus.broker.store.reput import Arrival
+from commitbus.broker.trio_thread import ArrivedKeys, TrioThread
 from commitbus.commitlog.clock import Clock
 
 WAITING_POLLS_MAX: Final = 1024
@@ -151,7 +151,7 @@ def _counts(expiry: _Expiry) -> bool:
 class LongPolling:
     """All lines. Lives on the trio thread, but for `on_arrival`."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, trio_thread: TrioThread) -> None:
         self._clock = clock
         self.deadlines = Deadlines()
         """When the receivers' time is over; to be run beside `run_timer`."""
@@ -159,45 +159,30 @@ class LongPolling:
         """By topic, then by group: an arrival concerns every group of its topic."""
         self._changed = trio.Event()
         self._timer_due_ms: int | None = None
-        self._arrived: dict[str, int] = {}
+        self._arrived = ArrivedKeys[str](trio_thread, self._wake_arrived)
         """New messages by topic, where somebody stands in line."""
         self._known_ends: dict[str, dict[int, int]] = {}
-        """By topic and queue id."""
+        """By topic and queue id. Written by the reput thread."""
         self._expiries: list[_Expiry] = []
         """A heap."""
         self._expiries_max = EXPIRIES_MIN
         self._numbers = itertools.count()
-        self._lock = threading.Lock()
-        self._token: trio.lowlevel.TrioToken | None = None
-
-    def attach(self, token: trio.lowlevel.TrioToken) -> None:
-        """Name the trio run that arrivals of other threads are to wake."""
-        self._token = token
-
-    def detach(self) -> None:
-        """Ignore arrivals from now on."""
-        with self._lock:
-            self._token = None
 
     def on_arrival(self, arrivals: Sequence[Arrival]) -> None:
         """Wake those who wait for these messages. Called on the store's reput thread."""
-        with self._lock:
-            for topic, queue_id, end in arrivals:
-                ends = self._known_ends.setdefault(topic, {})
-                known = ends.get(queue_id, 0)
-                ends[queue_id] = end
-                # Who joins from now on looks for messages before waiting, and finds these.
-                if topic in self._lines:
-                    # A topic that was deleted and made again begins at 0 again.
-                    count = end - known if end > known else end
-                    self._arrived[topic] = self._arrived.get(topic, 0) + count
-            # To wake the trio thread for nothing takes 50 us of it.
-            if self._arrived and self._token is not None:
-                self._token.run_sync_soon(self._wake_arrived, idempotent=True)
+        news = dict[str, int]()
+        for topic, queue_id, end in arrivals:
+            ends = self._known_ends.setdefault(topic, {})
+            known = ends.get(queue_id, 0)
+            ends[queue_id] = end
+            # A receiver that joins from now on looks for messages before it waits, and finds these.
+            if topic in self._lines:
+                # A topic that was deleted and made again begins at 0 again.
+                count = end - known if end > known else end
+                news[topic] = news.get(topic, 0) + count
+        self._arrived.add(news)
 
-    def _wake_arrived(self) -> None:
-        with self._lock:
-            arrived, self._arrived = self._arrived, {}
+    def _wake_arrived(self, arrived: Mapping[str, int]) -> None:
         for topic, count in arrived.items():
             for line in self._lines.get(topic, {}).values():
                 line.wake(count)
@@ -236,9 +221,7 @@ class LongPolling:
 
     def forget_topic(self, topic: str) -> None:
         """Wake everybody who waits for messages of a topic that was deleted, so that they learn."""
-        with self._lock:
-            self._arrived.pop(topic, None)
-            self._known_ends.pop(topic, None)
+        self._known_ends.pop(topic, None)
         for line in self._lines.get(topic, {}).values():
             line.wake_all()
 

@@ -181,7 +181,7 @@ async def run_messaging(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run what the handlers need beside them until cancelled: start it before the transport."""
-    context.attach()
+    context.broker.trio_thread.attach()
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(context.consuming.polls.run_timer)
@@ -191,4 +191,4 @@ async def run_messaging(
             nursery.start_soon(run_deliveries, context.broker)
             task_status.started()
     finally:
-        context.detach()
+        context.broker.trio_thread.detach()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -15,6 +14,7 @@ from commitbus.broker.core.errors import TooManyRequestsError
 from commitbus.broker.progress.journal_flush import ProgressFlush
 from commitbus.broker.rpc.call import Call, Response
 from commitbus.broker.rpc.method import Later
+from commitbus.broker.trio_thread import TrioThread
 from commitbus.commitlog.errors import StoreError
 
 WAITING_MAX: Final = 10_000
@@ -31,25 +31,17 @@ class ProgressDurability:
     Args:
         flush: Makes progress durable; None where an answer does not wait for that.
         sequence: Returns the journal entry of the last change.
+        trio_thread: The thread whose calls wait.
     """
 
-    def __init__(self, flush: ProgressFlush | None, sequence: Callable[[], int]) -> None:
-        self._flush, self._sequence = flush, sequence
+    def __init__(
+        self, flush: ProgressFlush | None, sequence: Callable[[], int], trio_thread: TrioThread
+    ) -> None:
+        self._flush, self._sequence, self._trio_thread = flush, sequence, trio_thread
         # In the order of the journal entries that are waited for.
         self._waiting: deque[tuple[int, _Waiter]] = deque()
-        self._lock = threading.Lock()
-        self._token: trio.lowlevel.TrioToken | None = None
         if flush is not None:
             flush.listen(self._on_flushed)
-
-    def attach(self, token: trio.lowlevel.TrioToken) -> None:
-        """Name the trio run whose calls wait."""
-        self._token = token
-
-    def detach(self) -> None:
-        """Ignore flushes from now on."""
-        with self._lock:
-            self._token = None
 
     def once_durable(self, handler: Handler) -> Handler:
         """Return a handler of unary calls that answers when what was changed is durable.
@@ -104,9 +96,7 @@ class ProgressDurability:
 
     def _on_flushed(self, sequence: int, error: StoreError | None) -> None:
         """Release those whose change is durable, or lost. Called on the flush thread."""
-        with self._lock:
-            if self._token is not None:
-                self._token.run_sync_soon(self._release, sequence, error)
+        self._trio_thread.call_soon(partial(self._release, sequence, error))
 
     def _release(self, sequence: int, error: StoreError | None) -> None:
         waiting = self._waiting

@@ -6,13 +6,11 @@ them `LongPolling` wakes only as many as there is something for.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, final
 
-import trio
-
 from commitbus.broker.store.reput import Arrival
+from commitbus.broker.trio_thread import ArrivedKeys, TrioThread
 
 WATCHERS_MAX: Final = 10_000
 """Of one queue: to wake so many takes half a second."""
@@ -35,24 +33,13 @@ class Watcher(Protocol):
 class QueueWatch:
     """The watchers of all queues. Lives on the trio thread, but for `on_arrival`."""
 
-    def __init__(self) -> None:
+    def __init__(self, trio_thread: TrioThread) -> None:
         self._watchers: dict[_Queue, dict[Watcher, None]] = {}
-        self._arrived: set[_Queue] = set()
-        self._lock = threading.Lock()
-        self._token: trio.lowlevel.TrioToken | None = None
+        self._arrived = ArrivedKeys[_Queue](trio_thread, self._wake_arrived)
 
     def __len__(self) -> int:
         """Return how many wait."""
         return sum(map(len, self._watchers.values()))
-
-    def attach(self, token: trio.lowlevel.TrioToken) -> None:
-        """Name the trio run that arrivals are to wake."""
-        self._token = token
-
-    def detach(self) -> None:
-        """Ignore arrivals from now on."""
-        with self._lock:
-            self._token = None
 
     def is_full(self, topic: str, queue_id: int) -> bool:
         """Return whether no more may watch a queue."""
@@ -74,22 +61,14 @@ class QueueWatch:
 
     def on_arrival(self, arrivals: Sequence[Arrival]) -> None:
         """Wake those who wait for these messages. Called on the store's reput thread."""
-        # Nearly always nobody does. Who is added from now on finds these when he looks.
+        # Nearly always nobody does. A watcher that is added from now on looks, and finds these.
         watchers = self._watchers
-        queues = [
-            (topic, queue_id) for topic, queue_id, _ in arrivals if (topic, queue_id) in watchers
-        ]
-        if not queues:
-            return
-        with self._lock:
-            self._arrived.update(queues)
-            if self._token is not None:
-                self._token.run_sync_soon(self._wake_arrived, idempotent=True)
+        self._arrived.add(
+            [(topic, queue_id) for topic, queue_id, _ in arrivals if (topic, queue_id) in watchers]
+        )
 
-    def _wake_arrived(self) -> None:
-        with self._lock:
-            arrived, self._arrived = self._arrived, set()
-        for queue in arrived & self._watchers.keys():
+    def _wake_arrived(self, queues: Mapping[_Queue, int]) -> None:
+        for queue in queues.keys() & self._watchers.keys():
             self._wake(queue)
 
     def forget_topic(self, topic: str) -> None:

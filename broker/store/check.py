@@ -37,7 +37,7 @@ from commitbus.commitlog.recovery import Progress, no_progress
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset
 from commitbus.flush.checkpoint import FILE_BYTES as CHECKPOINT_BYTES
 from commitbus.flush.checkpoint import StoreCheckpoint, read_checkpoint
-from commitbus.flush.watermark import WATERMARK_PATH, read_durable_watermark
+from commitbus.flush.watermark_file import WATERMARK_PATH, read_durable_watermark
 
 __all__ = ["CheckReport", "Problem", "check_store"]
 

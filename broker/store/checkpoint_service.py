@@ -24,7 +24,8 @@ from commitbus.flush.checkpoint import CheckpointFile, StoreCheckpoint
 from commitbus.flush.doorbell import Doorbell
 from commitbus.flush.flushed_offsets import FlushedOffsets
 from commitbus.flush.listeners import tell
-from commitbus.flush.watermark import DurableWatermark
+from commitbus.flush.watermark import Watermark
+from commitbus.flush.watermark_file import WatermarkFile
 
 SETTLE_INTERVAL_S: Final = 1.0
 _SETTLED_AT_ONCE: Final = 200
@@ -73,17 +74,17 @@ class CheckpointService:
     def __init__(
         self,
         file: CheckpointFile,
-        watermark: DurableWatermark,
+        watermark_file: WatermarkFile,
         *,
         queues: FlushableQueues,
         index: FlushableIndex,
         dispatched_to: Callable[[], DispatchedTo],
-        wait_durable: Callable[[PhysicalOffset], bool],
+        durable: Watermark,
         interval_ms: int,
     ) -> None:
-        self._file, self._watermark = file, watermark
+        self._file, self._watermark_file = file, watermark_file
         self._queues, self._index = queues, index
-        self._dispatched_to, self._wait_durable = dispatched_to, wait_durable
+        self._dispatched_to, self._durable = dispatched_to, durable
         self._interval_s = interval_ms / 1000
         self._bell = Doorbell()
         self._stopped = threading.Event()
@@ -165,8 +166,8 @@ class CheckpointService:
         dispatched = self._dispatched_to()
         self._queues.flush()
         self._index.flush()
-        self._wait_durable(dispatched.physical_offset)
-        self._watermark.sync()
+        self._durable.wait(dispatched.physical_offset)
+        self._watermark_file.sync()
         # Before the checkpoint: a start takes the states that were saved for it, or none.
         self._queues.save_states(dispatched.physical_offset)
         indexed = self._index.last_full_timestamp

@@ -46,6 +46,7 @@ from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
 from commitbus.flush.doorbell import Doorbell
 from commitbus.flush.listeners import tell
 from commitbus.flush.sealed import SealedSegment, SealedSegments, describe, read_manifest
+from commitbus.flush.watermark import Watermark
 from commitbus.indexfile.index_service import IndexService
 
 INTERVAL_S: Final = 10.0
@@ -68,7 +69,8 @@ class Housekeeping:
         *,
         retention: RetentionPolicy | None,
         seal_after_s: int,
-        needed_from: Callable[[], PhysicalOffset],
+        durable: Watermark,
+        dispatched: Watermark,
         before_deletion: Callable[[], None],
         on_roll: Callable[[], None],
         clock: Clock,
@@ -83,7 +85,8 @@ class Housekeeping:
             index: Likewise.
             retention: What goes; None keeps everything and refuses nothing.
             seal_after_s: Age at which a log file is ended, 0 for never.
-            needed_from: What lies behind this offset is yet to come into the queues, and stays.
+            durable: The durable watermark. What lies behind it is neither sealed nor deleted.
+            dispatched: What lies behind it is yet to come into the queues, and stays.
             before_deletion: Makes durable what is dispatched: where the log has no message of a
                 queue any more, its last unit alone tells the queue's end. StoreError.
             on_roll: Called when a file was ended before it was full.
@@ -92,7 +95,7 @@ class Housekeeping:
         """
         self._store, self._log, self._queues, self._index = store, log, queues, index
         self._retention, self._seal_after_ms = retention, seal_after_s * 1000
-        self._needed_from, self._on_roll = needed_from, on_roll
+        self._durable, self._dispatched, self._on_roll = durable, dispatched, on_roll
         self._before_deletion = before_deletion
         self._clock, self._file_system = clock, file_system
         self._sealed = SealedSegments(store, file_system)
@@ -106,7 +109,7 @@ class Housekeeping:
         self._full_at_start = frozenset(
             file.base_offset
             for file in log.files.files
-            if file.base_offset + file.size_bytes <= log.flushed_where
+            if file.base_offset + file.size_bytes <= durable.offset
         )
         self.refusal: DiskRatioError | None = None
         """Why messages are refused until there is room, None while they are not. No property:
@@ -201,7 +204,7 @@ class Housekeeping:
 
     def _next_unsealed(self) -> MappedFile | None:
         """Return the oldest file that is full and durable and has no manifest."""
-        durable = self._log.flushed_where
+        durable = self._durable.offset
         for file in self._log.files.files:
             end = file.base_offset + file.size_bytes
             if end > durable:
@@ -290,7 +293,7 @@ class Housekeeping:
         """Return every file that at most readers still use, oldest first."""
         ended = self._log.files.files[:-1]
         self._ages.look([file.base_offset for file in ended], self._last_store_timestamp)
-        needed_from = min(self._needed_from(), self._log.flushed_where)
+        needed_from = min(self._dispatched.offset, self._durable.offset)
         return [
             StoredFile(
                 PhysicalOffset(file.base_offset),

@@ -54,10 +54,12 @@ from commitbus.commitlog.types import AppendResult, OutgoingMessage, PhysicalOff
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.flush.checkpoint import CHECKPOINT_NAME, CheckpointFile
 from commitbus.flush.flush_service import FlushService
+from commitbus.flush.flush_target import LocalDisk
 from commitbus.flush.listeners import tell
 from commitbus.flush.policy import FlushMode
 from commitbus.flush.sealed import SealedSegment
-from commitbus.flush.watermark import WATERMARK_PATH, DurableWatermark
+from commitbus.flush.watermark import AppendedEnd, Watermark
+from commitbus.flush.watermark_file import WATERMARK_PATH, WatermarkFile
 
 __all__ = ["Arrival", "FetchResult", "FetchedUnit", "MessageStore", "StoreReader"]
 
@@ -70,7 +72,10 @@ class MessageStore(StoreReader):
 
     Attributes:
         directory: Where it lies.
-        flush_mode: When a message counts as acknowledged and may be shown.
+        durable_watermark: Up to where the log survives a power cut.
+        confirm_point: Up to where messages count as acknowledged, and may be shown. In SYNC_FLUSH
+            it is the durable watermark, in ASYNC_FLUSH the end of what is appended.
+        dispatched: Up to where messages are in their queues, and can be fetched.
         recovery_summary: What the start found and did, one line.
     """
 
@@ -82,7 +87,7 @@ class MessageStore(StoreReader):
         config: StoreConfig,
         *,
         ownership: Ownership,
-        watermark: DurableWatermark,
+        watermark_file: WatermarkFile,
         checkpoint_file: CheckpointFile,
         clock: Clock,
         file_system: FileSystem,
@@ -90,20 +95,28 @@ class MessageStore(StoreReader):
         """Wire the parts; `open` is how to get a store."""
         super().__init__(parts.log, parts.queues, parts.index)
         self.directory = directory
-        self.flush_mode = config.flush.mode
         self.recovery_summary = recovery.summary
         self._ownership, self._file_system = ownership, file_system
-        self._watermark, self._checkpoint_file = watermark, checkpoint_file
+        self._watermark_file, self._checkpoint_file = watermark_file, checkpoint_file
         self._closed = self._is_settled = False
         self._failure_listeners: tuple[Callable[[StoreError], None], ...] = ()
         self._failure: StoreError | None = None
         self._failure_guard = threading.Lock()
-        self._flush = FlushService(parts.log, config.flush, watermark.publish)
+        self.durable_watermark = Watermark(parts.log.flushed_where)
+        self._flush = FlushService(
+            LocalDisk(parts.log, watermark_file), config.flush, self.durable_watermark
+        )
+        # "Acknowledged" and "may be shown" are decided here, and nowhere else.
+        is_sync = config.flush.mode is FlushMode.SYNC_FLUSH
+        self.confirm_point: Watermark | AppendedEnd = (
+            self.durable_watermark if is_sync else AppendedEnd(lambda: parts.log.end_offset)
+        )
+        self._appended = self._flush.request if is_sync else self._appended_and_confirmed
         self._reput = Reput(
             DispatchReader(parts.log),
             parts.queues,
             parts.index,
-            lambda: self.confirm_offset,
+            self.confirm_point,
             log_begin=lambda: parts.log.min_offset,
             dispatched_to=recovery.dispatched_to,
             index_from=recovery.index_from,
@@ -111,11 +124,11 @@ class MessageStore(StoreReader):
         )
         self._checkpoints = CheckpointService(
             checkpoint_file,
-            watermark,
+            watermark_file,
             queues=parts.queues.changes,
             index=parts.index,
             dispatched_to=lambda: self._reput.dispatched_to,
-            wait_durable=self._flush.wait_durable,
+            durable=self.durable_watermark,
             interval_ms=config.checkpoint_interval_ms,
         )
         self._housekeeping = Housekeeping(
@@ -125,26 +138,24 @@ class MessageStore(StoreReader):
             parts.index,
             retention=config.retention,
             seal_after_s=config.seal_after_s,
-            needed_from=lambda: self._reput.dispatched_to.physical_offset,
+            durable=self.durable_watermark,
+            dispatched=self._reput.dispatched,
             before_deletion=self._checkpoints.save_now,
             on_roll=self._rolled,
             clock=clock,
             file_system=file_system,
         )
-        self._is_sync = config.flush.mode is FlushMode.SYNC_FLUSH
+        self.dispatched = self._reput.dispatched
         self._request_flush, self._wake_reput = self._flush.request, self._reput.wake
         self._connect()
         self._start()
 
     def _connect(self) -> None:
         """Connect the services' listeners, and the store's listener for their failures."""
-        self._flush.add_listener(self._housekeeping.flushed)
-        if self._is_sync:
-            self._flush.add_listener(lambda _: self._reput.wake())
+        self.durable_watermark.listen(self._housekeeping.flushed, self._on_failure)
+        self.confirm_point.listen(lambda _: self._reput.wake())
         self._reput.add_arrival_listener(lambda _: self._checkpoints.request())
-        self._flush.add_failure_listener(self._reput.confirm_no_more)
-        self._flush.add_failure_listener(self._on_failure)
-        self._reput.add_failure_listener(self._on_failure)
+        self.dispatched.listen(None, self._on_failure)
         self._checkpoints.add_failure_listener(self._on_failure)
         self._housekeeping.add_failure_listener(self._on_failure)
         self._log.on_failure = self._on_failure
@@ -214,12 +225,12 @@ class MessageStore(StoreReader):
             )  # fmt: skip
             _warm(parts, config, on_progress)
             with _refusal_named(directory / WATERMARK_PATH):
-                watermark = DurableWatermark(directory, file_system)
-            undo.callback(watermark.close)
-            watermark.publish(parts.log.flushed_where)
+                watermark_file = WatermarkFile(directory, file_system)
+            undo.callback(watermark_file.close)
+            watermark_file.publish(parts.log.flushed_where)
             store = cls(
                 directory, parts, recovery, config,
-                ownership=ownership, watermark=watermark, checkpoint_file=checkpoint_file,
+                ownership=ownership, watermark_file=watermark_file, checkpoint_file=checkpoint_file,
                 clock=clock, file_system=file_system,
             )  # fmt: skip
             undo.pop_all()
@@ -272,9 +283,7 @@ class MessageStore(StoreReader):
         if self._closed or self._failure or self._reput.full_disk or self._housekeeping.refusal:
             self._refuse()
         result = self._log.append(message)
-        self._request_flush(result[0] + result[1])
-        if not self._is_sync:
-            self._wake_reput()
+        self._appended(result[0] + result[1])
         return result
 
     def put_batch(self, messages: Sequence[OutgoingMessage]) -> list[AppendResult]:
@@ -283,9 +292,7 @@ class MessageStore(StoreReader):
             self._refuse()
         results = self._log.append_batch(messages)
         if results:
-            self._request_flush(results[-1].end_offset)
-            if not self._is_sync:
-                self._wake_reput()
+            self._appended(results[-1].end_offset)
         return results
 
     def put_framed(self, batch: FramedBatch) -> AppendResult:
@@ -297,10 +304,13 @@ class MessageStore(StoreReader):
         if self._closed or self._failure or self._reput.full_disk or self._housekeeping.refusal:
             self._refuse()
         result = self._log.append_framed(batch)
-        self._request_flush(result.end_offset)
-        if not self._is_sync:
-            self._wake_reput()
+        self._appended(result.end_offset)
         return result
+
+    def _appended_and_confirmed(self, end: int) -> None:
+        """Have what was appended up to `end` flushed some time, and dispatched now."""
+        self._request_flush(end)
+        self._wake_reput()
 
     def _refuse(self) -> None:
         if self._closed:
@@ -333,7 +343,7 @@ class MessageStore(StoreReader):
         if base_offset is None:
             return None
         self._rolled()
-        self._flush.wait_durable(PhysicalOffset(base_offset + self._log.files.file_size))
+        self.durable_watermark.wait(PhysicalOffset(base_offset + self._log.files.file_size))
         return self._housekeeping.seal(base_offset)
 
     def keep_house(self) -> None:
@@ -371,14 +381,9 @@ class MessageStore(StoreReader):
     # Watching
 
     @property
-    def durable_watermark(self) -> PhysicalOffset:
-        """Up to where the log survives a power cut."""
-        return self._flush.durable
-
-    @property
     def confirm_offset(self) -> PhysicalOffset:
-        """End of what may be shown: the watermark in SYNC_FLUSH, in ASYNC_FLUSH the log's end."""
-        return self._flush.durable if self._is_sync else self._log.end_offset
+        """End of what may be shown: where the confirm point is."""
+        return self.confirm_point.offset
 
     @property
     def failure(self) -> StoreError | None:
@@ -393,7 +398,7 @@ class MessageStore(StoreReader):
     @property
     def dispatch_behind_bytes(self) -> int:
         """How much of what may be shown is not in the queues yet."""
-        return max(0, self.confirm_offset - self._reput.dispatched_to.physical_offset)
+        return max(0, self.confirm_offset - self.dispatched.offset)
 
     @property
     def indexed_to(self) -> PhysicalOffset:
@@ -403,7 +408,7 @@ class MessageStore(StoreReader):
     @property
     def flush_behind_bytes(self) -> int:
         """How much of what is appended is not durable yet."""
-        return max(0, self._log.end_offset - self._flush.durable)
+        return max(0, self._log.end_offset - self.durable_watermark.offset)
 
     @property
     def storage_bytes(self) -> int:
@@ -423,29 +428,6 @@ class MessageStore(StoreReader):
         it after a start was lost with the messages that it followed.
         """
         return self._log.queue_end(topic, queue_id)
-
-    def wait_durable(self, end: PhysicalOffset, timeout_s: float | None = None) -> bool:
-        """Block until the watermark reaches `end`; return False at the time limit.
-
-        Raises:
-            FlushFailedError: It never will, because a flush failed.
-            ThreadDiedError: It never will, because the flush thread died.
-        """
-        return self._flush.wait_durable(end, timeout_s)
-
-    def wait_dispatched(self, end: PhysicalOffset, timeout_s: float | None = None) -> bool:
-        """Block until everything below `end` can be fetched; return False at the time limit.
-
-        Raises:
-            ReputFailedError: It never will be, because dispatching failed.
-            FlushFailedError: It never will be, because a flush failed.
-            ThreadDiedError: It never will be, because the flush thread died.
-        """
-        return self._reput.wait_dispatched(end, timeout_s)
-
-    def add_durable_listener(self, listener: Callable[[PhysicalOffset], None]) -> None:
-        """Call `listener` on the flush thread with the watermark, whenever it has moved."""
-        self._flush.add_listener(listener)
 
     def add_arrival_listener(self, listener: Callable[[Sequence[Arrival]], None]) -> None:
         """Call `listener` on the reput thread, once per batch, with the queues that have news."""
@@ -493,7 +475,7 @@ class MessageStore(StoreReader):
             # After everything that may change a file.
             last.callback(self._mark_closed)
             last.callback(self._checkpoint_file.close)
-            last.callback(self._watermark.close)
+            last.callback(self._watermark_file.close)
             last.callback(super().close)
             self._housekeeping.stop()
             # An append must not come after the last flush: it would never become durable.

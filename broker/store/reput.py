@@ -9,7 +9,6 @@ deleted before it has them need no entry, and it goes on where the log begins th
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol, final
@@ -33,6 +32,7 @@ from commitbus.commitlog.service_thread import ServiceThread
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.flush.doorbell import Doorbell
 from commitbus.flush.listeners import tell
+from commitbus.flush.watermark import LogPoint, Watermark
 
 BATCH_RECORDS: Final = 8192
 """Records per step. What a step costs besides is shared among them: lock, wake-up, numpy calls, and
@@ -117,14 +117,14 @@ class IndexTarget(DispatchTarget, Protocol):
 
 @final
 class Reput:
-    """Follows `confirm_offset` through the log on a thread of its own."""
+    """Follows the confirm point through the log on a thread of its own."""
 
     def __init__(
         self,
         log: DispatchSource,
         queues: DispatchTarget,
         index: IndexTarget,
-        confirm_offset: Callable[[], PhysicalOffset],
+        confirm_point: LogPoint,
         *,
         log_begin: Callable[[], PhysicalOffset],
         dispatched_to: DispatchedTo,
@@ -132,8 +132,11 @@ class Reput:
         clock: Clock,
     ) -> None:
         self._log, self._queues, self._index = log, queues, index
-        self._confirm_offset, self._log_begin = confirm_offset, log_begin
+        self._confirm_point, self._log_begin = confirm_point, log_begin
         self._dispatched = dispatched_to
+        self.dispatched: Final = Watermark(dispatched_to.physical_offset)
+        """How far the consume queues are filled. It fails when dispatching does, and beyond the
+        confirm point when that will move no more."""
         self._indexed_to = index_from
         self._clock = clock
         # Monotonic time before which a full disk is not tried again; 0 while there is room.
@@ -149,16 +152,13 @@ class Reput:
         self.full_disk: DiskFullError | OutOfResourcesError | None = None
         """Why the queues stand still until there is room on the disk, or for descriptors; None
         while they do not."""
-        self._caught_up = threading.Condition()
-        self._failure: ReputFailedError | None = None
-        self._end_of_confirming: StoreError | None = None
         self._arrival_listeners: tuple[Callable[[Sequence[Arrival]], None], ...] = ()
-        self._failure_listeners: tuple[Callable[[StoreError], None], ...] = ()
+        confirm_point.listen(None, self._confirm_no_more)
         self._thread = ServiceThread("commitbus-reput", self._run, self._fail)
 
     @property
     def dispatched_to(self) -> DispatchedTo:
-        """How far the consume queues are filled. A snapshot of both numbers together."""
+        """How far the consume queues are filled, and when that was stored: a snapshot of both."""
         return self._dispatched
 
     @property
@@ -170,46 +170,14 @@ class Reput:
         """Call `listener` on the reput thread, once per batch. What it raises is logged."""
         self._arrival_listeners = (*self._arrival_listeners, listener)
 
-    def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
-        """Call `listener`, once, should dispatching fail for good."""
-        self._failure_listeners = (*self._failure_listeners, listener)
-
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
         self._bell.ring()
 
-    def confirm_no_more(self, failure: StoreError) -> None:
-        """Note why the confirm offset will not move any more. Messages below it are dispatched."""
-        with self._caught_up:
-            self._end_of_confirming = failure
-            self._caught_up.notify_all()
-
-    def wait_dispatched(self, end: PhysicalOffset, timeout_s: float | None = None) -> bool:
-        """Block until the queues hold everything below `end`; return False at the time limit.
-
-        Raises:
-            ReputFailedError: They never will, because dispatching failed.
-            FlushFailedError: They never will: a flush failed, so they are not confirmed.
-            ThreadDiedError: Likewise.
-        """
-
-        def is_over() -> bool:
-            is_dispatched = self._dispatched.physical_offset >= end
-            return is_dispatched or self._failure is not None or is_never_confirmed()
-
-        def is_never_confirmed() -> bool:
-            return self._end_of_confirming is not None and end > self._confirm_offset()
-
-        with self._caught_up:
-            self._caught_up.wait_for(is_over, timeout_s)
-        if self._failure is not None:
-            raise self._failure
-        if self._dispatched.physical_offset >= end:
-            return True
-        if self._end_of_confirming is not None and is_never_confirmed():
-            raise self._end_of_confirming
-        return False
+    def _confirm_no_more(self, failure: StoreError) -> None:
+        """Note why the confirm point will move no more. Messages below it are dispatched."""
+        self.dispatched.fail(failure, reachable=self._confirm_point.offset)
 
     def stop(self) -> None:
         """Fill the queues up to the confirm offset and end the thread.
@@ -247,7 +215,7 @@ class Reput:
 
     def _fill_queues(self) -> bool:
         """Take one batch to the queues, to the index too if that is as far. False: none was due."""
-        start, confirmed = self._dispatched.physical_offset, self._confirm_offset()
+        start, confirmed = self._dispatched.physical_offset, self._confirm_point.offset
         if start >= confirmed:
             return False
         try:
@@ -262,9 +230,8 @@ class Reput:
         if self._indexed_to >= start:
             self._put_index(requests, end)
         timestamp = last_store_timestamp(requests) or self._dispatched.store_timestamp
-        with self._caught_up:
-            self._dispatched = DispatchedTo(end, timestamp)
-            self._caught_up.notify_all()
+        self._dispatched = DispatchedTo(end, timestamp)
+        self.dispatched.advance(end)
         if arrivals := arrivals_of(requests):
             tell(self._arrival_listeners, arrivals)
         return True
@@ -326,10 +293,7 @@ class Reput:
     def _fail(self, death: ThreadDiedError) -> None:
         failure = ReputFailedError(self._dispatched.physical_offset, death.cause)
         failure.__cause__ = death.cause
-        with self._caught_up:
-            self._failure = failure
-            self._caught_up.notify_all()
-        tell(self._failure_listeners, failure)
+        self.dispatched.fail(failure)
 
 
 def last_store_timestamp(requests: DispatchBatch) -> int:

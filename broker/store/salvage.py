@@ -52,7 +52,7 @@ from commitbus.consumequeue.known_queues import is_plain_name
 from commitbus.consumequeue.unit_format import UNIT_BYTES
 from commitbus.flush.checkpoint import CheckpointFile
 from commitbus.flush.sealed import BOUNDARY_BYTES, SEALED_PATH, base_offset_of, read_manifest
-from commitbus.flush.watermark import read_durable_watermark
+from commitbus.flush.watermark_file import read_durable_watermark
 
 LISTED_MAX: Final = 1000
 """Losses that are kept with their place; more are only summed up."""

@@ -57,7 +57,7 @@ from commitbus.consumequeue.errors import DispatchError
 from commitbus.consumequeue.unit_format import CqUnit
 from commitbus.flush.checkpoint import CheckpointFile, StoreCheckpoint, read_checkpoint
 from commitbus.flush.flushed_offsets import read_flushed_offsets
-from commitbus.flush.watermark import read_durable_watermark
+from commitbus.flush.watermark_file import read_durable_watermark
 from commitbus.indexfile.index_service import IndexService
 
 _DISPATCH_RECORDS: Final = 4096

@@ -36,7 +36,7 @@ from commitbus.commitlog.record_format import (
     MIN_RECORD_BYTES,
 )
 from commitbus.flush.sealed import read_manifest
-from commitbus.flush.watermark import read_durable_watermark
+from commitbus.flush.watermark_file import read_durable_watermark
 
 Units: TypeAlias = np.ndarray[Any, np.dtype[np.void]]
 Int64s: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]

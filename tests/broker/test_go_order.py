@@ -51,7 +51,7 @@ def send(broker: Broker, channel: Any, *bodies: bytes) -> None:
         )
     assert broker._thread.running is not None
     store = broker._thread.running.context.messaging.store
-    assert store.wait_dispatched(store.end_offset, 10)
+    assert store.dispatched.wait(store.end_offset, 10)
 
 
 def receive(channel: Any, language: str | None) -> list[pb.Message]:

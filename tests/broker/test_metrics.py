@@ -104,7 +104,7 @@ def test_a_scrape_has_rocketmq_s_names_and_labels(tmp_path: Path) -> None:
             context.messaging.counters.count_received("g", "orders", 1, 3)
             context.messaging.consuming.in_flight_cap.reached("g", "orders", 0, 1)
             await trio.to_thread.run_sync(
-                context.store.wait_dispatched, context.store.end_offset, 10.0
+                context.store.dispatched.wait, context.store.end_offset, 10.0
             )
             await trio.to_thread.run_sync(ask_for_the_broker, running.endpoint)
             assert running.metrics_endpoint is not None
@@ -214,7 +214,7 @@ def test_lag_leaves_out_what_is_acknowledged_behind_a_message_in_flight(tmp_path
                     context, admin.SendMessageRequest(topic="orders", body=body, queue_id=0)
                 )
             end = context.store.end_offset
-            await trio.to_thread.run_sync(context.store.wait_dispatched, end, 10.0)
+            await trio.to_thread.run_sync(context.store.dispatched.wait, end, 10.0)
             progress = table.create("g", "orders", 0, 0)
             lease = Lease(1, 2, "c", auto_renew=False)
             table.deliver(progress, [0, 1], lease, next_offset=2)

@@ -157,7 +157,7 @@ def check_ours(directory: Path, expected: Expected, *, after_clean_stop: bool) -
         assert "torn" not in store.recovery_summary
         last = expected.messages[-1]
         assert store.end_offset == last["physicalOffset"] + last["size"]
-        store.wait_dispatched(store.end_offset)
+        store.dispatched.wait(store.end_offset)
         ends = {key: store.max_offset(*key) for key in store.queues()}
         assert ends == expected.queues()
         found = []

@@ -47,7 +47,7 @@ def topics_come_and_go(seed: int) -> None:
                 key, body = ("T", queue_id), b"%02d %d" % (number, queue_id)
                 sent = oracle.sending(key, [body])
                 oracle.appended(sent, [store.put(message(key, body, body.decode()))])
-            store.wait_dispatched(store.end_offset)
+            store.dispatched.wait(store.end_offset)
             scheduler.sleep(scheduler.rng.choice((0.0, 0.001, 0.002, 0.01)))
             deletion = oracle.deleting("T")
             store.delete_topic("T")
@@ -78,16 +78,16 @@ def deletions_that_fail(seed: int) -> None:
 
     def run() -> None:
         store = process.open(config)
-        store.add_durable_listener(oracle.durable)
+        store.durable_watermark.listen(oracle.durable)
         for number in range(40):
             put(store, number)
-        store.wait_dispatched(store.end_offset)
+        store.dispatched.wait(store.end_offset)
         process.faults.unsyncable = "commitlog"
         scheduler.sleep(_AGES_KNOWN_S)
         process.faults.unsyncable = None
         for number in range(scheduler.rng.randrange(10, 40)):
             put(store, number + 40)
-        store.wait_dispatched(store.end_offset)
+        store.dispatched.wait(store.end_offset)
         scheduler.sleep(_AGES_KNOWN_S)
         store.close()
         store = process.open(config)
@@ -122,7 +122,7 @@ def cut_units_stay_cut(seed: int) -> None:
     def go_on(process: Process) -> None:
         store = process.open(config)
         oracle.recovered(process.look_at(store, oracle), power_cut=False)
-        store.add_durable_listener(oracle.durable)
+        store.durable_watermark.listen(oracle.durable)
         for number in range(8):
             _put(oracle, store, ("T", 1), b"%02d" % (50 + number) + b"y" * 500)
             process.scheduler.sleep(1.0)
@@ -190,12 +190,12 @@ def _disk_with_units_of_lost_messages(
     def run() -> None:
         store = process.open(config)
         oracle.recovered(process.look_at(store, oracle), power_cut=False)
-        store.add_durable_listener(oracle.durable)
+        store.durable_watermark.listen(oracle.durable)
         _put(oracle, store, ("T", 0), b"00")
         process.scheduler.sleep(1.0)
         for number in range(1, rng.randint(2, 6)):
             _put(oracle, store, ("T", 0), b"%02d" % number + b"x" * 500)
-        store.wait_dispatched(store.end_offset)
+        store.dispatched.wait(store.end_offset)
         states.append(process.disk.state())
         process.scheduler.die()
 

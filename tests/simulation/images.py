@@ -62,7 +62,7 @@ class Script:
         """Open the store; what is found in it is held against the oracle."""
         self.store = self.process.open(self.config)
         self.oracle.recovered(self.process.look_at(self.store, self.oracle), power_cut=True)
-        self.store.add_durable_listener(self.oracle.durable)
+        self.store.durable_watermark.listen(self.oracle.durable)
 
     def put(
         self, *sizes: int, queue: QueueKey = ("T", 0), wait: bool = True, framed: bool = False
@@ -81,9 +81,9 @@ class Script:
             results = [store.put(messages[0])] if len(sizes) == 1 else store.put_batch(messages)
         self.oracle.appended(sent, results)
         if wait:
-            store.wait_durable(results[-1].end_offset)
+            store.durable_watermark.wait(results[-1].end_offset)
             self.oracle.durable(results[-1].end_offset)
-            store.wait_dispatched(results[-1].end_offset)
+            store.dispatched.wait(results[-1].end_offset)
 
     def pause(self, seconds: float) -> None:
         """Let the background do what it does."""

@@ -61,9 +61,9 @@ class Life:
             return
         if not self.failed:
             self.simulation.check_recovered(self.process, store)
-        self._durable_end = store.durable_watermark
+        self._durable_end = store.durable_watermark.offset
         self._arrived = {key: store.max_offset(*key) for key in store.queues()}
-        store.add_durable_listener(self._on_durable)
+        store.durable_watermark.listen(self._on_durable)
         store.add_arrival_listener(self._on_arrival)
         store.add_failure_listener(self._on_failure)
         producers = [self._start(f"producer-{n}", self._produce, store) for n in range(2)]
@@ -204,7 +204,7 @@ class Life:
         result = sent[-1].result
         assert result is not None
         try:
-            store.wait_durable(result.end_offset)
+            store.durable_watermark.wait(result.end_offset)
         except StoreError as error:
             if not self._is_excused(error):
                 raise
@@ -245,7 +245,7 @@ class Life:
             for item in found:
                 oracle.shown(key, item, asked_at=asked_at)
                 end = item.physical_offset + item.size_bytes
-                if self._is_sync and end > store.durable_watermark:
+                if self._is_sync and end > store.durable_watermark.offset:
                     raise SimulationError("a consumer sees what a power cut could take back")
             first = found[0].queue_offset if found else following
             log_begin, now_ms = store.min_physical_offset, self.process.clock.true_ms()
@@ -317,8 +317,8 @@ class Life:
         self.process.scheduler.sleep(2.0)
         end = store.end_offset
         try:
-            store.wait_durable(end)
-            store.wait_dispatched(end)
+            store.durable_watermark.wait(end)
+            store.dispatched.wait(end)
         except StoreError as error:
             if not self._is_excused(error):
                 raise
@@ -352,11 +352,11 @@ class Life:
     def _check_failed(self, store: MessageStore) -> None:
         """After a failure nothing is acknowledged any more."""
         try:
-            store.wait_durable(PhysicalOffset(store.end_offset), 5.0)
+            store.durable_watermark.wait(PhysicalOffset(store.end_offset), 5.0)
         except StoreError:
-            durable = store.durable_watermark
+            durable = store.durable_watermark.offset
             self.process.scheduler.sleep(1.0)
-            if store.durable_watermark != durable:
+            if store.durable_watermark.offset != durable:
                 raise SimulationError("a flush succeeded after one had failed") from None
             sent = self.oracle.sending(("TopicA", 0), [b"999999"])
             try:

@@ -21,9 +21,9 @@ from commitbus.commitlog.types import AppendResult, OutgoingMessage, PhysicalOff
 from commitbus.consumequeue.changed_queues import ChangedQueues
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
 from commitbus.flush.doorbell import Doorbell
-from commitbus.flush.flush_service import FlushService
 from commitbus.flush.policy import FlushMode
-from commitbus.flush.watermark import DurableWatermark
+from commitbus.flush.watermark import AppendedEnd, Watermark
+from commitbus.flush.watermark_file import WatermarkFile
 from commitbus.indexfile.index_file import IndexFile
 from commitbus.indexfile.index_service import IndexService
 from tests.simulation.bugs import bug
@@ -49,7 +49,7 @@ def crash_images(seed: int) -> None:
 
 @bug("a message is acknowledged before the fsync that covers it", seed=12)
 def _ack_before_fsync(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(FlushService, "wait_durable", lambda *_: True)
+    patch.setattr(Watermark, "wait", lambda *_: True)
 
 
 @bug("a flush over several log files syncs only the last of them")
@@ -98,12 +98,12 @@ def _cut_bytes_not_zeroed(patch: pytest.MonkeyPatch) -> None:
 
 @bug("the watermark runs ahead of the data")
 def _watermark_ahead(patch: pytest.MonkeyPatch) -> None:
-    original = DurableWatermark.publish
+    original = WatermarkFile.publish
 
-    def publish(self: DurableWatermark, watermark: PhysicalOffset) -> None:
+    def publish(self: WatermarkFile, watermark: PhysicalOffset) -> None:
         original(self, PhysicalOffset(watermark + 100))
 
-    patch.setattr(DurableWatermark, "publish", publish)
+    patch.setattr(WatermarkFile, "publish", publish)
 
 
 @bug("log files are mapped without blocks being reserved")
@@ -130,11 +130,13 @@ def _lost_wake_up(patch: pytest.MonkeyPatch) -> None:
 
 @bug("reput is not woken after a flush", seed=1)
 def _reput_sleeps_on(patch: pytest.MonkeyPatch) -> None:
-    original = FlushService.add_listener
+    original = Watermark.listen
     patch.setattr(
-        FlushService,
-        "add_listener",
-        lambda self, listener: None if "lambda" in repr(listener) else original(self, listener),
+        Watermark,
+        "listen",
+        lambda self, moved, failed=None: (
+            None if "lambda" in repr(moved) else original(self, moved, failed)
+        ),
     )
 
 
@@ -166,7 +168,13 @@ def _index_slots_not_derived(patch: pytest.MonkeyPatch) -> None:
 
 @bug("in SYNC_FLUSH the end of the log is shown, not the durable end", seed=1)
 def _confirm_offset_too_high(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MessageStore, "confirm_offset", property(lambda self: self._log.end_offset))
+    original = MessageStore.__init__
+
+    def too_high(self: MessageStore, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        self.confirm_point = self._reput._confirm_point = AppendedEnd(lambda: self._log.end_offset)
+
+    patch.setattr(MessageStore, "__init__", too_high)
 
 
 @bug("the checkpoint is saved without the queues being flushed")

@@ -194,7 +194,7 @@ def _cut_not_noted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ChangedQueues, "_cut", cut)
 
 
-@bug("a store is closed before it has looked behind the ends of all queues", seed=9)
+@bug("a store is closed before it has looked behind the ends of all queues", seed=81)
 def _closed_unsettled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ChangedQueues, "settle", lambda *_: False)
     patch.setattr(ConsumeQueue, "cut_stray_units", lambda _: None)

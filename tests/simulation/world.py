@@ -109,7 +109,7 @@ class World:
     def _break_a_page(self, store: MessageStore) -> None:
         """Let a page that nobody writes to any more be unreadable."""
         process, rng = self._process, self._process.scheduler.rng
-        pages = pages_at_rest(process, min(store.durable_watermark, store.indexed_to))
+        pages = pages_at_rest(process, min(store.durable_watermark.offset, store.indexed_to))
         if not pages:
             return
         inode, page = rng.choice(pages)

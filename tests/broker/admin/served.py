@@ -109,7 +109,7 @@ class Served:
             response = self.admin("AdminSendMessage", request)
             assert response.status.code == pb.OK, response.status.message
             ids.append(response.message_id)
-        assert self.store.wait_dispatched(self.store.end_offset, WAIT_S)
+        assert self.store.dispatched.wait(self.store.end_offset, WAIT_S)
         return ids
 
     def receive(

@@ -11,6 +11,7 @@ from commitbus.broker.cli.admin_client import AdminClient
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin_pb
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.types import PhysicalOffset
+from commitbus.flush.watermark import Watermark
 
 
 def test_a_message_whose_send_was_answered_can_be_skipped(
@@ -23,19 +24,17 @@ def test_a_message_whose_send_was_answered_can_be_skipped(
     def max_offset(self: MessageStore, topic: str, queue_id: int) -> int:
         return 0 if is_behind.is_set() else original(self, topic, queue_id)
 
-    def wait_dispatched(
-        self: MessageStore, end: PhysicalOffset, timeout_s: float | None = None
-    ) -> bool:
+    def wait(self: Watermark, end: PhysicalOffset, timeout_s: float | None = None) -> bool:
         is_behind.clear()
         return waits(self, end, timeout_s)
 
-    waits = MessageStore.wait_dispatched
+    waits = Watermark.wait
     with Broker() as broker, AdminClient(broker.endpoint) as admin:
         broker.create_topic("T", queues=1)
         broker.create_group("G")
         admin.send(admin_pb.SendMessageRequest(topic="T", body=b"x"))
         monkeypatch.setattr(MessageStore, "max_offset", max_offset)
-        monkeypatch.setattr(MessageStore, "wait_dispatched", wait_dispatched)
+        monkeypatch.setattr(Watermark, "wait", wait)
         request = admin_pb.ResetOffsetsRequest(group="G", topic="T", offset=1)
         (queue,) = admin.reset_offsets(request)
     assert queue.offset == 1

@@ -231,7 +231,7 @@ def test_durable_acknowledgements_come_in_order(flush_mode: FlushMode) -> None:
         client = Bulk(broker)
         batches = [make_batch(n, [(b"x", {})]) for n in range(100)]
         acks, error = client.append("t", *batches, durable=True)
-        durable = client.store.durable_watermark
+        durable = client.store.durable_watermark.offset
         client.channel.close()
     assert error is None
     assert [ack.sequence for ack in acks] == list(range(100))

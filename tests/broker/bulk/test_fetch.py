@@ -17,9 +17,13 @@ from commitbus.broker import Broker
 from commitbus.broker.bulk.arrivals import Arrivals
 from commitbus.broker.bulk.fetch import fetch
 from commitbus.broker.bulk.slice_shares import SliceShares
+from commitbus.broker.messaging.durability import Durability
 from commitbus.broker.rpc.call import Call, StatusCode
 from commitbus.broker.rpc.outcome import refusal
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
+from commitbus.broker.trio_thread import TrioThread
+from commitbus.commitlog.types import PhysicalOffset
+from commitbus.flush.watermark import Watermark
 from tests.broker.bulk.bulk_client import Bulk, Fetched, make_batch, records_of
 
 MESSAGES = 100
@@ -252,18 +256,17 @@ def test_what_was_acknowledged_is_waited_for() -> None:
     async def main() -> None:
         events: list[str] = []
 
-        def wait_dispatched(end: int, _limit_s: float) -> bool:
+        async def wait(end: int) -> None:
             events.append(f"dispatched to {end}")
-            return True
 
         store: Any = SimpleNamespace(
-            dispatch_behind_bytes=5,
             confirm_offset=5,
             min_physical_offset=5,
             log_slices=lambda: None,
-            wait_dispatched=wait_dispatched,
         )
-        context: Any = SimpleNamespace(store=store, slices=SliceShares())
+        context: Any = SimpleNamespace(
+            store=store, slices=SliceShares(), shown=SimpleNamespace(wait=wait)
+        )
 
         async def requests() -> AsyncGenerator[pb.FetchRequest, None]:
             yield pb.FetchRequest(log=pb.FetchLog())
@@ -283,13 +286,17 @@ def test_a_refusal_is_one_also_for_a_client_that_has_just_gone() -> None:
 
     async def main() -> None:
         store: Any = SimpleNamespace(
-            dispatch_behind_bytes=0,
             confirm_offset=0,
             min_physical_offset=0,
             log_slices=lambda: None,
         )
-        arrivals = Arrivals(trio.lowlevel.current_trio_token())
-        context: Any = SimpleNamespace(store=store, slices=SliceShares(), arrivals=arrivals)
+        trio_thread = TrioThread()
+        context: Any = SimpleNamespace(
+            store=store,
+            slices=SliceShares(),
+            arrivals=Arrivals(trio_thread),
+            shown=Durability(Watermark(PhysicalOffset(0)), trio_thread),
+        )
         call = Call("", {}, "", None, None)
 
         async def requests() -> AsyncGenerator[pb.FetchRequest, None]:

@@ -44,7 +44,7 @@ def bury(broker: Served, topic: str, group: str, *bodies: bytes, **fields: str) 
         )
         request.group.name, request.topic.name = group, topic
         assert broker.messaging("ForwardMessageToDeadLetterQueue", request).status.code == pb.OK
-    assert broker.store.wait_dispatched(broker.store.end_offset, 10)
+    assert broker.store.dispatched.wait(broker.store.end_offset, 10)
     return ids
 
 
@@ -86,7 +86,7 @@ def test_all_dead_letters_are_sent_back_once(
         "failed": [],
     }
     assert mqadmin_json(*back, "--all")["sent_back"] == 0
-    assert broker.store.wait_dispatched(broker.store.end_offset, 10)
+    assert broker.store.dispatched.wait(broker.store.end_offset, 10)
     received: list[pb.Message] = []
     while len(received) < 70:
         batch = broker.receive(topic, group)
@@ -132,10 +132,10 @@ def test_an_orderly_message_goes_back_to_the_queue_of_its_group(
     request = pb.AdminSendMessageRequest(body=b"bad")
     request.topic.name, request.system_properties.message_group = topic, "gA"
     assert broker.admin("AdminSendMessage", request).status.code == pb.OK
-    assert broker.store.wait_dispatched(broker.store.end_offset, 10)
+    assert broker.store.dispatched.wait(broker.store.end_offset, 10)
     bury(broker, topic, group)
     assert mqadmin_json("sendBackDeadLetters", "-g", group, "--all")["sent_back"] == 1
-    assert broker.store.wait_dispatched(broker.store.end_offset, 10)
+    assert broker.store.dispatched.wait(broker.store.end_offset, 10)
     assert broker.store.max_offset(topic, 3) == 2
     (message,) = broker.receive(topic, group)
     assert message.system_properties.message_group == "gA"
@@ -151,7 +151,7 @@ def test_letters_that_cannot_go_back_are_told_one_by_one(
     bury(broker, topic, group, b"fine")
     mqadmin("sendMessage", "-t", f"%DLQ%{group}", "-p", "never alive")
     mqadmin("deleteTopic", "-t", gone, "-c", "DefaultCluster")
-    assert broker.store.wait_dispatched(broker.store.end_offset, 10)
+    assert broker.store.dispatched.wait(broker.store.end_offset, 10)
     status = main(["sendBackDeadLetters", "-n", broker.endpoint, "-g", group, "--all"])
     lines = capsys.readouterr().out.splitlines()
     assert status == 1

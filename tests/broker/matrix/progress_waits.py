@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, final
 
-import trio
-
 from commitbus.broker.messaging import progress_durability
 from commitbus.broker.messaging.methods import messaging_methods
 from commitbus.broker.messaging.progress_durability import ProgressDurability
@@ -35,8 +33,8 @@ class FailingFlush:
 def wait_for_progress(stage: Stage) -> None:
     """Have the answers wait for a disk, in vain, as with `progress_sync`."""
     flush: Any = FailingFlush()
-    waiting = ProgressDurability(flush, lambda: stage.context.progress.sequence)
-    waiting.attach(trio.lowlevel.current_trio_token())
+    progress, trio_thread = stage.context.progress, stage.context.broker.trio_thread
+    waiting = ProgressDurability(flush, lambda: progress.sequence, trio_thread)
     stage.patch.setattr(stage.context, "progress_durability", waiting)
     stage.methods |= {method.path: method for method in messaging_methods(stage.context)}
 

@@ -29,6 +29,7 @@ from commitbus.broker.worker_lines import WorkerLines
 from commitbus.commitlog.errors import DiskFullError, FlushFailedError, ReadFailedError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import PhysicalOffset
+from commitbus.flush.watermark import Watermark
 from tests.broker.messaging.bus import Bus, finished, settled
 
 Request = Message | Sequence[Message] | Sequence[bytes]
@@ -123,9 +124,9 @@ class Stage:
 
     def flush_fails(self) -> None:
         """Have everybody wait for the disk, and in vain."""
-        disk = Durability(lambda: PhysicalOffset(0), needed=True)
-        disk.attach(trio.lowlevel.current_trio_token())
-        disk.on_failure(FlushFailedError(Path("log"), OSError(5, "Input/output error")))
+        watermark = Watermark(PhysicalOffset(0))
+        disk = Durability(watermark, self.context.broker.trio_thread)
+        watermark.fail(FlushFailedError(Path("log"), OSError(5, "Input/output error")))
         for owner in (self.context, self.context.broker):
             self.patch.setattr(owner, "durability", disk)
 

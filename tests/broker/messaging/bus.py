@@ -160,7 +160,7 @@ class Bus:
 
     def settle(self) -> None:
         """Wait until the store's threads have shown everything that was sent."""
-        assert self.context.store.wait_dispatched(self.context.store.end_offset, 10)
+        assert self.context.store.dispatched.wait(self.context.store.end_offset, 10)
 
     async def topic(self, name: str = "T", queues: int = 1, **changes: Any) -> None:
         config = TopicConfig(name, read_queue_nums=queues, write_queue_nums=queues, **changes)

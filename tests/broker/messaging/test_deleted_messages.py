@@ -15,7 +15,7 @@ FILE = 1 << 20
 def delete_first_file(context: MessagingContext) -> int:
     """Let the first log file go; return the first queue offset that is left."""
     store = context.store
-    assert store.wait_durable(store.end_offset, 20)
+    assert store.durable_watermark.wait(store.end_offset, 20)
     store._housekeeping._delete_before(PhysicalOffset(FILE))
     store._housekeeping._trim()
     assert store.min_physical_offset == FILE

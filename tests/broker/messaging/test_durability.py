@@ -12,27 +12,28 @@ import trio.testing
 
 from commitbus.broker.core.errors import TooManyRequestsError
 from commitbus.broker.messaging.durability import WAITING_MAX, Durability
+from commitbus.broker.trio_thread import TrioThread
 from commitbus.commitlog.errors import FlushFailedError
 from commitbus.commitlog.types import PhysicalOffset
+from commitbus.flush.watermark import AppendedEnd, Watermark
 
 
 class Disk:
     """A flush thread, as far as `Durability` can tell."""
 
     def __init__(self) -> None:
-        self.watermark = PhysicalOffset(0)
-        self.durability = Durability(lambda: self.watermark, needed=True)
+        self.watermark, self.trio_thread = Watermark(PhysicalOffset(0)), TrioThread()
+        self.durability = Durability(self.watermark, self.trio_thread)
 
     async def flush(self, end: int) -> None:
-        self.watermark = PhysicalOffset(end)
-        await trio.to_thread.run_sync(self.durability.on_durable, self.watermark)
+        await trio.to_thread.run_sync(self.watermark.advance, PhysicalOffset(end))
         await trio.testing.wait_all_tasks_blocked()
 
 
 def run(scenario: Callable[[Disk, list[int], trio.Nursery], Awaitable[None]]) -> None:
     async def main() -> None:
         disk, done = Disk(), list[int]()
-        disk.durability.attach(trio.lowlevel.current_trio_token())
+        disk.trio_thread.attach()
         async with trio.open_nursery() as nursery:
             await scenario(disk, done, nursery)
             nursery.cancel_scope.cancel()
@@ -79,7 +80,7 @@ def test_a_failed_flush_fails_all_that_wait_and_all_that_come() -> None:
         nursery.start_soon(expect)
         await trio.testing.wait_all_tasks_blocked()
         error = FlushFailedError(Path("log"), OSError(5, "Input/output error"))
-        await trio.to_thread.run_sync(disk.durability.on_failure, error)
+        await trio.to_thread.run_sync(disk.watermark.fail, error)
         await trio.testing.wait_all_tasks_blocked()
         assert len(failed) == 2
         await expect()
@@ -110,7 +111,7 @@ def test_room_is_refused_when_too_many_wait() -> None:
 
 def test_where_an_append_is_enough_nobody_waits() -> None:
     """ASYNC_FLUSH."""
-    durability = Durability(lambda: PhysicalOffset(0), needed=False)
+    durability = Durability(AppendedEnd(lambda: PhysicalOffset(10)), TrioThread())
     assert durability.reached(PhysicalOffset(10))
     trio.run(durability.wait, PhysicalOffset(10))
 
@@ -120,11 +121,11 @@ def test_a_flush_after_the_run_ended_wakes_nobody() -> None:
     disk = Disk()
 
     async def main() -> None:
-        disk.durability.attach(trio.lowlevel.current_trio_token())
-        disk.durability.detach()
+        disk.trio_thread.attach()
+        disk.trio_thread.detach()
 
     trio.run(main)
-    disk.durability.on_durable(PhysicalOffset(1))
+    disk.watermark.advance(PhysicalOffset(1))
 
 
 def test_a_function_is_called_when_the_wait_is_over_either_way() -> None:
@@ -134,11 +135,11 @@ def test_a_function_is_called_when_the_wait_is_over_either_way() -> None:
         durability = disk.durability
         for end in (20, 10, 30):
             durability.call_when_over(PhysicalOffset(end), partial(done.append, end))
-        durability.call_when_over(PhysicalOffset(15), partial(done.append, 15)).clear()
+        durability.call_when_over(PhysicalOffset(15), partial(done.append, 15)).cancel()
         await disk.flush(20)
         assert done == [10, 20]
         durability.check(PhysicalOffset(20))
-        durability.on_failure(FlushFailedError(Path("log"), OSError()))
+        disk.watermark.fail(FlushFailedError(Path("log"), OSError()))
         await trio.testing.wait_all_tasks_blocked()
         assert done == [10, 20, 30]
         with pytest.raises(FlushFailedError):

@@ -20,6 +20,7 @@ from commitbus.broker.messaging.long_polling import (
     Receiver,
 )
 from commitbus.broker.store.reput import Arrival
+from commitbus.broker.trio_thread import TrioThread
 from commitbus.commitlog.types import QueueOffset
 
 
@@ -46,7 +47,8 @@ class Line:
 
     def __init__(self) -> None:
         self.clock = TrioClock()
-        self.polls = LongPolling(self.clock)
+        self.trio_thread = TrioThread()
+        self.polls = LongPolling(self.clock, self.trio_thread)
         self.woken: list[str] = []
 
     async def receive(
@@ -74,7 +76,7 @@ def run(scenario: Scenario) -> None:
 
     async def main() -> None:
         line = Line()
-        line.polls.attach(trio.lowlevel.current_trio_token())
+        line.trio_thread.attach()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(line.polls.run_timer)
             nursery.start_soon(line.polls.deadlines.run)
@@ -292,11 +294,12 @@ def test_the_loop_is_not_woken_for_what_nobody_waits_for() -> None:
 
 def test_arrivals_after_the_run_ended_wake_nobody() -> None:
     """The store is closed after the trio run that served it."""
-    polls = LongPolling(TrioClock())
+    trio_thread = TrioThread()
+    polls = LongPolling(TrioClock(), trio_thread)
 
     async def main() -> None:
-        polls.attach(trio.lowlevel.current_trio_token())
-        polls.detach()
+        trio_thread.attach()
+        trio_thread.detach()
 
     trio.run(main)
     polls.on_arrival([Arrival("T", 0, QueueOffset(1))])

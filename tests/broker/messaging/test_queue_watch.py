@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import trio
 import trio.testing
 
 from commitbus.broker.messaging.queue_watch import QueueWatch
 from commitbus.broker.store.reput import Arrival
+from commitbus.broker.trio_thread import TrioThread
 from commitbus.commitlog.types import QueueOffset
 
 
@@ -19,7 +23,7 @@ class Counter:
     def wake(self) -> None:
         self.woken += 1
 
-    def run_sync_soon(self, *_: object, idempotent: bool) -> None:
+    def call_soon(self, _: Callable[[], object]) -> None:
         self.woken += 1
 
 
@@ -29,8 +33,9 @@ def arrival(topic: str, queue_id: int) -> Arrival:
 
 def test_a_queue_wakes_all_its_watchers_once() -> None:
     async def main() -> None:
-        watch, one, two, other = QueueWatch(), Counter(), Counter(), Counter()
-        watch.attach(trio.lowlevel.current_trio_token())
+        trio_thread = TrioThread()
+        trio_thread.attach()
+        watch, one, two, other = QueueWatch(trio_thread), Counter(), Counter(), Counter()
         for queue_id, watcher in ((0, one), (0, two), (1, other)):
             watch.add("T", queue_id, watcher)
         for _ in range(2):
@@ -44,7 +49,7 @@ def test_a_queue_wakes_all_its_watchers_once() -> None:
 
 def test_a_group_that_is_deleted_wakes_its_watchers_only() -> None:
     """Of any queue."""
-    watch, others = QueueWatch(), Counter("H")
+    watch, others = QueueWatch(TrioThread()), Counter("H")
     mine = [Counter(), Counter()]
     for queue_id, watcher in ((0, mine[0]), (0, others), (1, mine[1])):
         watch.add("T", queue_id, watcher)
@@ -54,8 +59,8 @@ def test_a_group_that_is_deleted_wakes_its_watchers_only() -> None:
 
 
 def test_the_loop_is_not_woken_for_queues_that_nobody_watches() -> None:
-    watch, token = QueueWatch(), Counter()
-    watch.attach(token)  # type: ignore[arg-type] # as much of a token as is used
+    token: Any = Counter()
+    watch = QueueWatch(token)
     watch.add("T", 0, Counter())
     watch.on_arrival([arrival("T", 1), arrival("U", 0)])
     assert token.woken == 0

@@ -52,7 +52,7 @@ def fill(directory: Path, _: str) -> object:
             number = len(offsets)
             sent = message("TopicA", number % 2, bytes(1000), UNIQ_KEY=f"u{number}")
             offsets.append(store.put(sent).physical_offset)
-        store.wait_dispatched(store.end_offset, PATIENCE_S)
+        store.dispatched.wait(store.end_offset, PATIENCE_S)
         store.keep_house()
     finally:
         store.close()
@@ -76,7 +76,7 @@ def use(directory: Path, offsets: str) -> object:
                 for at in range(store.min_offset("TopicA", queue), end, 20):
                     found["queues"].append(outcome(partial(_units, store, queue, at)))
             found["keys"].append(outcome(lambda: len(store.query_by_unique_key("TopicA", "u3"))))
-            store.wait_dispatched(store.end_offset, PATIENCE_S)
+            store.dispatched.wait(store.end_offset, PATIENCE_S)
             found["failure"] = str(store.failure or "")
         finally:
             found["closed"] = outcome(store.close)

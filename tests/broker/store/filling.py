@@ -40,8 +40,8 @@ def fill(store: MessageStore, make: Make, files: int, topic: str = "TopicA") -> 
 
 def settle(store: MessageStore) -> None:
     """Wait until everything is dispatched and durable."""
-    assert store.wait_durable(store.end_offset, 20)
-    assert store.wait_dispatched(store.end_offset, 20)
+    assert store.durable_watermark.wait(store.end_offset, 20)
+    assert store.dispatched.wait(store.end_offset, 20)
 
 
 def bases(store_dir: Path) -> list[int]:

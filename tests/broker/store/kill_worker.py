@@ -57,7 +57,7 @@ def main() -> None:
         else:
             results = [store.put(message) for message in messages]
         if mode is FlushMode.SYNC_FLUSH:
-            store.wait_durable(results[-1].end_offset)
+            store.durable_watermark.wait(results[-1].end_offset)
         for message, result in zip(messages, results, strict=True):
             place = f"{result.queue_offset} {result.physical_offset} {result.size_bytes}"
             say(f"{message.born_timestamp} {message.queue_id} {place}")

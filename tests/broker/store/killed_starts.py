@@ -69,8 +69,8 @@ def put(process: Process, store: MessageStore, count: int) -> None:
             process.scheduler.sleep(4.0)
         key = QUEUES[number % len(QUEUES)]
         store.put(message(key, b"%04d" % number + b"x" * 200, f"{number}"))
-    store.wait_durable(store.end_offset)
-    store.wait_dispatched(store.end_offset)
+    store.durable_watermark.wait(store.end_offset)
+    store.dispatched.wait(store.end_offset)
 
 
 def fill(process: Process, *, closes: bool = True) -> None:

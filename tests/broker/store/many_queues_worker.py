@@ -47,7 +47,7 @@ def main() -> None:
     config = StoreConfig(log_file_bytes=1 << 24, queue_file_bytes=20 * (MESSAGES - 1))
     with MessageStore.open(directory, config) as store:
         for _ in range(MESSAGES):
-            store.wait_dispatched(put_everywhere(store, queues).end_offset, PATIENCE_S)
+            store.dispatched.wait(put_everywhere(store, queues).end_offset, PATIENCE_S)
     with MessageStore.open(directory) as store:
         idle_kb = int(
             next(
@@ -57,7 +57,7 @@ def main() -> None:
             )
         )
         fetched = fetch_everywhere(store, queues)
-        store.wait_dispatched(put_everywhere(store, queues).end_offset, PATIENCE_S)
+        store.dispatched.wait(put_everywhere(store, queues).end_offset, PATIENCE_S)
         fetched_then = fetch_everywhere(store, queues)
         report = {
             "fetched": [fetched, fetched_then],

@@ -223,8 +223,8 @@ def test_a_store_in_use_has_no_problems(
     """What is yet to come, or torn above the watermark, is counted apart."""
     store = open_store()
     result = [store.put(make_message(KEYS="k")) for _ in range(50)][-1]
-    assert store.wait_durable(result.end_offset, 20)
-    assert store.wait_dispatched(result.end_offset, 20)
+    assert store.durable_watermark.wait(result.end_offset, 20)
+    assert store.dispatched.wait(result.end_offset, 20)
     copy = copy_of(store_dir)
     overwrite(copy / "commitlog" / FIRST_FILE, result.end_offset, b"torn")
     overwrite(copy / QUEUE_FILE, 20 * 48, bytes(40))
@@ -245,7 +245,7 @@ def test_messages_of_a_deleted_topic_are_no_problem(
     store = open_store()
     for topic in ("Gone", "Kept") * 5:
         store.put(make_message(topic))
-    assert store.wait_dispatched(store.end_offset, 20)
+    assert store.dispatched.wait(store.end_offset, 20)
     store.delete_topic("Gone")
     store.close()
     report = check_store(store_dir)

@@ -29,7 +29,7 @@ def sealed_store(
     store = open_store()
     while store.end_offset < 2 << 16:
         store.put(make_message(body=bytes(1000)))
-    store.wait_durable(store.end_offset, 20)
+    store.durable_watermark.wait(store.end_offset, 20)
     store.keep_house()
     store.close()
     report = check_store(store_dir)

@@ -6,6 +6,7 @@ import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ from commitbus.flush.flushed_offsets import (
     FlushedOffsets,
     read_flushed_offsets,
 )
-from commitbus.flush.watermark import DurableWatermark
+from commitbus.flush.watermark_file import WatermarkFile
 
 PATIENCE_S = 20
 FILES = RealFileSystem()
@@ -41,13 +42,14 @@ class Surroundings:
         self.saved = threading.Event()
         self.states_saved_for = -1
         self.last_full_timestamp, self.last_full_offset = 99, PhysicalOffset(90)
+        durable: Any = self
         self.service = CheckpointService(
             CheckpointFile(directory, FILES),
-            DurableWatermark(directory, FILES),
+            WatermarkFile(directory, FILES),
             queues=self,
             index=self,
             dispatched_to=lambda: self.dispatched,
-            wait_durable=self.wait_durable,
+            durable=durable,
             interval_ms=1,
         )
 
@@ -66,7 +68,7 @@ class Surroundings:
         """Say that all queues are looked at."""
         return False
 
-    def wait_durable(self, end: PhysicalOffset) -> bool:
+    def wait(self, end: PhysicalOffset) -> bool:
         """Note what was waited for."""
         self.calls.append(f"durable {end}")
         self.saved.set()

@@ -24,7 +24,7 @@ from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import AppendResult, OutgoingMessage, PhysicalOffset, QueueOffset
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.consumequeue.deleted_topics import DELETED_TOPICS_PATH
-from commitbus.flush.watermark import WATERMARK_PATH
+from commitbus.flush.watermark_file import WATERMARK_PATH
 
 PATIENCE_S = 20
 
@@ -36,8 +36,8 @@ CopyOf = Callable[[Path], Path]
 def put(store: MessageStore, message: OutgoingMessage, count: int = 1) -> AppendResult:
     """Put a message so many times, and wait until all can be fetched."""
     results = [store.put(message) for _ in range(count)]
-    assert store.wait_durable(results[-1].end_offset, PATIENCE_S)
-    assert store.wait_dispatched(results[-1].end_offset, PATIENCE_S)
+    assert store.durable_watermark.wait(results[-1].end_offset, PATIENCE_S)
+    assert store.dispatched.wait(results[-1].end_offset, PATIENCE_S)
     return results[-1]
 
 

@@ -51,7 +51,7 @@ def files_are_as_old_as_their_records(monkeypatch: pytest.MonkeyPatch) -> None:
 def let_all_go(process: Process, store: MessageStore) -> None:
     """Let retention remove all messages of a store, which have expired."""
     store.seal_segment()
-    store.wait_dispatched(store.end_offset)
+    store.dispatched.wait(store.end_offset)
     while store.indexed_to < store.end_offset:
         process.scheduler.sleep(0.1)
     store.keep_house()

@@ -37,7 +37,7 @@ def test_a_store_of_more_files_than_descriptors_is_checked_opened_and_read(tmp_p
     with MessageStore.open(store, small_config()) as filling:
         for queue_id in range(MESSAGES):
             filling.put(message(queue_id=queue_id, body=b"x" * (1 << 14)))
-        filling.wait_dispatched(filling.end_offset)
+        filling.dispatched.wait(filling.end_offset)
     assert len(list((store / "commitlog").iterdir())) > DESCRIPTORS
     program = PROGRAM.format(limit=DESCRIPTORS, messages=MESSAGES)
     subprocess.run([sys.executable, "-c", program, str(store)], check=True)

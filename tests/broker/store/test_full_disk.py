@@ -68,7 +68,7 @@ def test_retention_makes_room_for_a_store_that_is_opened_on_a_full_disk(
     store = MessageStore.open(directory, config)
     while store.end_offset < 1 << 20:
         store.put(make_message(body=bytes(1000)))
-    assert store.wait_dispatched(store.end_offset, 20)
+    assert store.dispatched.wait(store.end_offset, 20)
     store.close()
     if stop == "kill":
         (directory / "abort").write_bytes(b"12345")

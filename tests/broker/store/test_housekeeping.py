@@ -24,6 +24,7 @@ from commitbus.commitlog.retention import HOUR_MS
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.flush.policy import FlushMode, FlushPolicy
 from commitbus.flush.sealed import manifest_path, read_manifest
+from commitbus.flush.watermark import Watermark
 from tests.broker.store.filling import EXPIRY, FILE, Disk, Make, bases, fill, sealed, settle
 
 FILES = RealFileSystem()
@@ -406,7 +407,8 @@ def test_what_is_not_dispatched_yet_stays(
     store = open_store(retention=EXPIRY)
     fill(store, make_message, 3)
     clock.ms += 49 * HOUR_MS
-    monkeypatch.setattr(store._housekeeping, "_needed_from", lambda: PhysicalOffset(2 * FILE - 1))
+    held_up = Watermark(PhysicalOffset(2 * FILE - 1))
+    monkeypatch.setattr(store._housekeeping, "_dispatched", held_up)
     store.keep_house()
     assert store.min_physical_offset == FILE
 

@@ -114,7 +114,7 @@ def test_notes_of_a_new_store_are_in_a_directory_that_survives() -> None:
         store = process.open(config)
         # Without a key: the first index file would sync the name.
         store.put(message(("T", 0), b"x", "k")._replace(properties=b""))
-        store.wait_dispatched(store.end_offset)
+        store.dispatched.wait(store.end_offset)
         store.delete_topic("T")
         process.scheduler.die()
 

@@ -32,7 +32,7 @@ from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.record_format import decode_record, offset_message_id, tags_code
 from commitbus.commitlog.types import AppendResult, OutgoingMessage, PhysicalOffset, QueueOffset
 from commitbus.flush.policy import FlushMode
-from commitbus.flush.watermark import read_durable_watermark
+from commitbus.flush.watermark_file import read_durable_watermark
 from commitbus.indexfile.index_format import KeyKind
 
 PATIENCE_S = 20
@@ -44,8 +44,8 @@ MakeMessage = Callable[..., OutgoingMessage]
 
 def settle(store: MessageStore, result: AppendResult) -> None:
     """Wait until a message is durable and can be fetched."""
-    assert store.wait_durable(result.end_offset, PATIENCE_S)
-    assert store.wait_dispatched(result.end_offset, PATIENCE_S)
+    assert store.durable_watermark.wait(result.end_offset, PATIENCE_S)
+    assert store.dispatched.wait(result.end_offset, PATIENCE_S)
 
 
 @pytest.mark.parametrize("mode", FlushMode)
@@ -137,12 +137,12 @@ def test_listeners_hear_of_durable_bytes_and_of_arrivals(
     durable: list[int] = []
     arrivals: list[Arrival] = []
     threads: set[str] = set()
-    store.add_durable_listener(durable.append)
+    store.durable_watermark.listen(durable.append)
 
     def arrived(batch: Sequence[Arrival]) -> None:
         assert len({arrival[:2] for arrival in batch}) == len(batch)
         # Nothing is shown before it is durable.
-        assert store.confirm_offset <= store.durable_watermark
+        assert store.confirm_offset <= store.durable_watermark.offset
         arrivals.extend(batch)
         threads.add(threading.current_thread().name)
 
@@ -165,9 +165,9 @@ def test_the_watermark_is_there_for_other_processes(
     """As soon as a waiter is told that its message is durable."""
     store = open_store(FlushMode.SYNC_FLUSH)
     result = store.put(make_message())
-    assert store.wait_durable(result.end_offset, PATIENCE_S)
+    assert store.durable_watermark.wait(result.end_offset, PATIENCE_S)
     watermark = read_durable_watermark(store_dir, RealFileSystem())
-    assert watermark == store.durable_watermark == result.end_offset
+    assert watermark == store.durable_watermark.offset == result.end_offset
 
 
 def test_messages_are_found_by_key_tag_and_unique_key(
@@ -288,7 +288,7 @@ def test_a_closed_store_is_found_again_as_it_was(
     store = open_store()
     assert "after a clean stop" in store.recovery_summary
     assert "0 dispatched to queues" in store.recovery_summary
-    assert store.end_offset == store.durable_watermark == end
+    assert store.end_offset == store.durable_watermark.offset == end
     assert store.max_offset("TopicA", 1) == 150
     result = store.put(make_message(queue_id=1, KEYS="k300"))
     assert (result.physical_offset, result.queue_offset) == (end, 150)
@@ -363,7 +363,7 @@ def test_a_failed_fsync_ends_everything(
     faulty_files.failing_sync = store_dir / "commitlog"
     bad = store.put(make_message(body=b"bad"))
     with pytest.raises(FlushFailedError, match="Input/output error"):
-        store.wait_durable(bad.end_offset, PATIENCE_S)
+        store.durable_watermark.wait(bad.end_offset, PATIENCE_S)
     assert heard.wait(PATIENCE_S)
     faulty_files.failing_sync = None
     with pytest.raises(StoreReadOnlyError):
@@ -371,7 +371,7 @@ def test_a_failed_fsync_ends_everything(
     late: list[Exception] = []
     store.add_failure_listener(late.append)
     assert late == failures[:1] == [store.failure]
-    assert store.durable_watermark == good.end_offset
+    assert store.durable_watermark.offset == good.end_offset
     store.close()
     assert (store_dir / "abort").exists()
     again = open_store()
@@ -421,13 +421,13 @@ def test_a_full_disk_refuses_messages_until_there_is_room(
     faulty_files.full_below = store_dir / "consumequeue"
     waiting = store.put(make_message("TopicB"))
     while store.full_disk is None:
-        assert not store.wait_dispatched(waiting.end_offset, 0.001)
+        assert not store.dispatched.wait(waiting.end_offset, 0.001)
     for topic in ("TopicA", "TopicB"):
         with pytest.raises(DiskFullError):
             store.put(make_message(topic))
     assert store.failure is None
     faulty_files.full_below = None
-    assert store.wait_dispatched(store.end_offset, PATIENCE_S)
+    assert store.dispatched.wait(store.end_offset, PATIENCE_S)
     result = store.put(make_message("TopicB"))
     settle(store, result)
     assert store.max_offset("TopicB", 0) == result.queue_offset + 1
@@ -466,7 +466,7 @@ def test_a_listener_that_raises_harms_nobody_else(
     def broken(_: object) -> None:
         raise RuntimeError("the event loop has ended")
 
-    store.add_durable_listener(broken)
+    store.durable_watermark.listen(broken)
     store.add_arrival_listener(broken)
     store.add_arrival_listener(arrivals.extend)
     for _ in range(2):

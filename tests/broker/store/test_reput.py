@@ -25,6 +25,7 @@ from commitbus.commitlog.errors import (
 )
 from commitbus.commitlog.kernels import DispatchColumns
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
+from commitbus.flush.watermark import Watermark
 
 PATIENCE_S = 20
 BEGIN = DispatchedTo(PhysicalOffset(0), 0)
@@ -43,7 +44,7 @@ class FakeLog:
     """Endless records of 10 bytes, the confirmed ones of which may be read."""
 
     def __init__(self) -> None:
-        self.confirmed = PhysicalOffset(0)
+        self.confirmed = Watermark(PhysicalOffset(0))
         self.rotten_from = self.rotten_until = 1 << 62
         self.begin = PhysicalOffset(0)
         self.piece_records = 1 << 62
@@ -51,7 +52,7 @@ class FakeLog:
     def read(
         self, start: PhysicalOffset, end: PhysicalOffset, max_count: int
     ) -> tuple[list[DispatchRequest], PhysicalOffset]:
-        assert end <= self.confirmed
+        assert end <= self.confirmed.offset
         if self.rotten_from <= start < self.rotten_until:
             raise self.rot(start)
         count = min((end - start) // 10, max_count, self.piece_records)
@@ -98,12 +99,12 @@ class Bench:
 
     def __init__(self, start: DispatchedTo = BEGIN, index_from: int = 0) -> None:
         self.log, self.queues, self.index = FakeLog(), FakeTarget(), FakeTarget()
-        self.log.confirmed = start.physical_offset
+        self.log.confirmed = Watermark(start.physical_offset)
         self.reput = Reput(
             self.log,
             self.queues,
             self.index,
-            lambda: self.log.confirmed,
+            self.log.confirmed,
             log_begin=lambda: self.log.begin,
             dispatched_to=start,
             index_from=PhysicalOffset(index_from),
@@ -112,9 +113,9 @@ class Bench:
 
     def confirm(self, messages: int) -> PhysicalOffset:
         """Let reput have everything below message number `messages`."""
-        self.log.confirmed = PhysicalOffset(10 * messages)
+        self.log.confirmed.advance(PhysicalOffset(10 * messages))
         self.reput.wake()
-        return self.log.confirmed
+        return self.log.confirmed.offset
 
     @contextmanager
     def running(self) -> Iterator[Reput]:
@@ -136,9 +137,9 @@ def test_every_message_goes_to_queues_and_index_once_in_order() -> None:
     bench = Bench()
     with bench.running() as reput:
         for messages in (1, 5, 2000, 2001):
-            assert reput.wait_dispatched(bench.confirm(messages), PATIENCE_S)
+            assert reput.dispatched.wait(bench.confirm(messages), PATIENCE_S)
             assert reput.dispatched_to == (10 * messages, 1000 + messages - 1)
-        assert not reput.wait_dispatched(PhysicalOffset(20011), 0.001)
+        assert not reput.dispatched.wait(PhysicalOffset(20011), 0.001)
     assert bench.queues.numbers == bench.index.numbers == list(range(2001))
     assert reput.indexed_to == 20010
 
@@ -151,7 +152,7 @@ def test_reput_does_not_pause_while_more_messages_wait(monkeypatch: pytest.Monke
     bench.log.piece_records = 500
     bench.confirm(5000)
     with bench.running() as reput:
-        assert reput.wait_dispatched(bench.log.confirmed, PATIENCE_S)
+        assert reput.dispatched.wait(bench.log.confirmed.offset, PATIENCE_S)
     assert len(pauses) <= 1
 
 
@@ -159,7 +160,7 @@ def test_stopping_dispatches_what_is_confirmed() -> None:
     """Even what nobody woke it for."""
     bench = Bench()
     with bench.running():
-        bench.log.confirmed = PhysicalOffset(50)
+        bench.log.confirmed.advance(PhysicalOffset(50))
     assert bench.queues.numbers == bench.index.numbers == [0, 1, 2, 3, 4]
 
 
@@ -168,9 +169,9 @@ def test_an_index_behind_catches_up_without_delaying_the_queues() -> None:
     bench = Bench(DispatchedTo(PhysicalOffset(20_000), 7), index_from=5000)
     seen: list[int] = []
     bench.reput.add_arrival_listener(lambda _: seen.append(len(bench.index.numbers)))
-    bench.log.confirmed = PhysicalOffset(20_010)
+    bench.log.confirmed.advance(PhysicalOffset(20_010))
     with bench.running() as reput:
-        assert reput.wait_dispatched(PhysicalOffset(20_010), PATIENCE_S)
+        assert reput.dispatched.wait(PhysicalOffset(20_010), PATIENCE_S)
     assert seen == [0]
     assert bench.queues.numbers == [2000]
     assert bench.index.numbers == list(range(500, 2001))
@@ -180,7 +181,7 @@ def test_a_stop_leaves_an_index_that_is_far_behind(monkeypatch: pytest.MonkeyPat
     """A rebuild of hours does not hold up a shutdown."""
     monkeypatch.setattr(module, "LEFT_UNINDEXED_BYTES", 100)
     bench = Bench(DispatchedTo(PhysicalOffset(20_000), 7))
-    bench.log.confirmed = PhysicalOffset(20_010)
+    bench.log.confirmed.advance(PhysicalOffset(20_010))
     # Stopped before it runs, so that it cannot begin with the index before it knows.
     bench.reput.stop()
     with bench.running():
@@ -196,10 +197,10 @@ def test_a_full_disk_of_the_queues_is_waited_out() -> None:
     with bench.running() as reput:
         end = bench.confirm(3)
         assert bench.queues.refused.wait(PATIENCE_S)
-        assert not reput.wait_dispatched(end, 0.001)
+        assert not reput.dispatched.wait(end, 0.001)
         assert reput.full_disk is not None
         bench.queues.is_full = False
-        assert reput.wait_dispatched(end, PATIENCE_S)
+        assert reput.dispatched.wait(end, PATIENCE_S)
         assert reput.full_disk is None
     assert bench.queues.numbers == bench.index.numbers == [0, 1, 2]
 
@@ -209,14 +210,14 @@ def test_a_full_disk_of_the_index_does_not_stop_the_queues() -> None:
     bench = Bench()
     bench.index.is_full = True
     with bench.running() as reput:
-        assert reput.wait_dispatched(bench.confirm(3), PATIENCE_S)
+        assert reput.dispatched.wait(bench.confirm(3), PATIENCE_S)
         assert bench.index.refused.wait(PATIENCE_S)
-        assert reput.wait_dispatched(bench.confirm(6), PATIENCE_S)
+        assert reput.dispatched.wait(bench.confirm(6), PATIENCE_S)
         assert reput.full_disk is None
         assert bench.index.numbers == []
         bench.index.is_full = False
         while reput.indexed_to < 60:
-            assert not reput.wait_dispatched(PhysicalOffset(61), 0.001)
+            assert not reput.dispatched.wait(PhysicalOffset(61), 0.001)
     assert bench.queues.numbers == bench.index.numbers == list(range(6))
 
 
@@ -226,11 +227,11 @@ def test_an_index_without_descriptors_does_not_stop_the_queues() -> None:
     bench.index.refusal = OutOfResourcesError(Path("somewhere"), OSError(errno.EMFILE, "too many"))
     bench.index.is_full = True
     with bench.running() as reput:
-        assert reput.wait_dispatched(bench.confirm(3), PATIENCE_S)
+        assert reput.dispatched.wait(bench.confirm(3), PATIENCE_S)
         assert bench.index.refused.wait(PATIENCE_S)
         bench.index.is_full = False
         while reput.indexed_to < 30:
-            assert not reput.wait_dispatched(PhysicalOffset(31), 0.001)
+            assert not reput.dispatched.wait(PhysicalOffset(31), 0.001)
     assert bench.queues.numbers == bench.index.numbers == [0, 1, 2]
 
 
@@ -238,11 +239,11 @@ def test_what_the_index_has_lost_is_put_again() -> None:
     """A file that the disk does not give back any more is made anew while the store is in use."""
     bench = Bench()
     with bench.running() as reput:
-        assert reput.wait_dispatched(bench.confirm(2000), PATIENCE_S)
+        assert reput.dispatched.wait(bench.confirm(2000), PATIENCE_S)
         bench.index.lost_from = 500
-        assert reput.wait_dispatched(bench.confirm(2010), PATIENCE_S)
+        assert reput.dispatched.wait(bench.confirm(2010), PATIENCE_S)
         while reput.indexed_to < 20_100:
-            assert not reput.wait_dispatched(PhysicalOffset(20_101), 0.001)
+            assert not reput.dispatched.wait(PhysicalOffset(20_101), 0.001)
     assert bench.queues.numbers == bench.index.numbers == list(range(2010))
 
 
@@ -251,15 +252,15 @@ def test_a_log_that_cannot_be_read_is_a_failure_that_is_told() -> None:
     bench = Bench()
     failures: list[StoreError] = []
     told = threading.Event()
-    bench.reput.add_failure_listener(failures.append)
-    bench.reput.add_failure_listener(lambda _: told.set())
+    bench.reput.dispatched.listen(None, failures.append)
+    bench.reput.dispatched.listen(None, lambda _: told.set())
     bench.log.rotten_from = 20
     with bench.running() as reput:
-        assert reput.wait_dispatched(bench.confirm(2), PATIENCE_S)
+        assert reput.dispatched.wait(bench.confirm(2), PATIENCE_S)
         end = bench.confirm(3)
         assert told.wait(PATIENCE_S)
         with pytest.raises(ReputFailedError, match=r"physical offset 20 failed: .*it rotted"):
-            reput.wait_dispatched(end, PATIENCE_S)
+            reput.dispatched.wait(end, PATIENCE_S)
     assert len(failures) == 1
     assert bench.queues.numbers == [0, 1]
 
@@ -282,12 +283,12 @@ def test_an_index_that_is_behind_goes_on_where_the_log_begins() -> None:
     bench = Bench()
     bench.index.is_full = True
     with bench.running() as reput:
-        assert reput.wait_dispatched(bench.confirm(6), PATIENCE_S)
+        assert reput.dispatched.wait(bench.confirm(6), PATIENCE_S)
         assert bench.index.refused.wait(PATIENCE_S)
         bench.log.begin = PhysicalOffset(40)
         bench.index.is_full = False
         while reput.indexed_to < 60:
-            assert not reput.wait_dispatched(PhysicalOffset(61), 0.001)
+            assert not reput.dispatched.wait(PhysicalOffset(61), 0.001)
     assert bench.queues.numbers == list(range(6))
     assert bench.index.numbers == [4, 5]
 
@@ -309,7 +310,7 @@ def test_what_is_deleted_while_it_is_read_for_the_index_is_passed_over() -> None
     bench.log.read = read  # type: ignore[method-assign] # the deletion of this test
     with bench.running() as reput:
         while reput.indexed_to < 60:
-            assert not reput.wait_dispatched(PhysicalOffset(61), 0.001)
+            assert not reput.dispatched.wait(PhysicalOffset(61), 0.001)
     assert reads == [0, 40]
     assert bench.index.numbers == [4, 5]
 
@@ -320,10 +321,10 @@ def test_who_waits_for_what_is_never_confirmed_is_told() -> None:
     failure = FlushFailedError(Path("log"), OSError(5, "Input/output error"))
     with bench.running() as reput:
         end = bench.confirm(3)
-        reput.confirm_no_more(failure)
-        assert reput.wait_dispatched(end, PATIENCE_S)
+        bench.log.confirmed.fail(failure)
+        assert reput.dispatched.wait(end, PATIENCE_S)
         with pytest.raises(FlushFailedError):
-            reput.wait_dispatched(PhysicalOffset(end + 1))
+            reput.dispatched.wait(PhysicalOffset(end + 1))
 
 
 def test_a_process_without_descriptors_keeps_the_queues_waiting_and_fails_nothing() -> None:
@@ -334,9 +335,9 @@ def test_a_process_without_descriptors_keeps_the_queues_waiting_and_fails_nothin
     with bench.running() as reput:
         end = bench.confirm(3)
         assert bench.queues.refused.wait(PATIENCE_S)
-        assert not reput.wait_dispatched(end, 0.01)
+        assert not reput.dispatched.wait(end, 0.01)
         bench.queues.is_full = False
-        assert reput.wait_dispatched(end, PATIENCE_S)
+        assert reput.dispatched.wait(end, PATIENCE_S)
         assert reput.full_disk is None
     assert bench.queues.numbers == bench.index.numbers == [0, 1, 2]
 
@@ -358,7 +359,7 @@ def test_an_index_that_is_behind_goes_on_with_the_next_file_behind_a_bad_record(
     monkeypatch.setattr(module, "BATCH_RECORDS", 5)
     monkeypatch.setattr(bench.log.__class__, "rot", lambda *_: error)
     with bench.running() as reput:
-        assert reput.wait_dispatched(bench.confirm(31), PATIENCE_S)
+        assert reput.dispatched.wait(bench.confirm(31), PATIENCE_S)
     assert bench.queues.numbers == [30]
     assert bench.index.numbers == [*range(5), *range(10, 31)]
     assert [r.message for r in caplog.records] == [f"messages are not indexed: {error}"]

@@ -75,8 +75,8 @@ def config(config: StoreConfig) -> StoreConfig:
 def put(store: MessageStore, message: OutgoingMessage) -> None:
     """Put a message and wait until it can be fetched."""
     end = store.put(message).end_offset
-    assert store.wait_durable(end, PATIENCE_S)
-    assert store.wait_dispatched(end, PATIENCE_S)
+    assert store.durable_watermark.wait(end, PATIENCE_S)
+    assert store.dispatched.wait(end, PATIENCE_S)
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def stored(
         number = len(results)
         body = b"%d" % number + bytes(1000)
         results.append(store.put(make_message("TopicA", number % 2, body, UNIQ_KEY=f"u{number}")))
-    assert store.wait_durable(store.end_offset, 20)
+    assert store.durable_watermark.wait(store.end_offset, 20)
     store.keep_house()
     store.close()
     return copy_of(store_dir), results

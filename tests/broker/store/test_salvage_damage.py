@@ -88,7 +88,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Stored],
                 body = bytes(6000)
             topic = source.choice(("A", "B", "T" * 200))
             store.put(build(topic, source.randrange(2), body, number))
-        store.wait_durable(store.end_offset)
+        store.durable_watermark.wait(store.end_offset)
         store.keep_house()
     return directory, records_of(directory), config
 

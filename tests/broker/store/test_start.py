@@ -19,7 +19,7 @@ from commitbus.consumequeue.unit_format import UNIT_BYTES
 from commitbus.flush.checkpoint import StoreCheckpoint, read_checkpoint
 from commitbus.flush.flushed_offsets import FLUSHED_PATH
 from commitbus.flush.policy import FlushMode
-from commitbus.flush.watermark import WATERMARK_PATH, read_durable_watermark
+from commitbus.flush.watermark_file import WATERMARK_PATH, read_durable_watermark
 
 PATIENCE_S = 20
 FOREVER_MS = 1 << 62
@@ -41,8 +41,8 @@ class Written:
             result = store.put(make_message("TopicA", i % 2, body, KEYS=f"k{i}", TAGS="t"))
             self.results.append(result)
             self.bodies[i % 2, result.queue_offset] = body
-        assert store.wait_durable(self.results[-1].end_offset, PATIENCE_S)
-        assert store.wait_dispatched(self.results[-1].end_offset, PATIENCE_S)
+        assert store.durable_watermark.wait(self.results[-1].end_offset, PATIENCE_S)
+        assert store.dispatched.wait(self.results[-1].end_offset, PATIENCE_S)
 
     def below(self, end: int) -> dict[tuple[int, int], bytes]:
         """The messages that lie wholly below a physical offset."""
@@ -94,7 +94,7 @@ def test_a_killed_store_is_complete(
     assert store.recovery_summary.startswith("after an unclean stop: ")
     assert "torn" not in store.recovery_summary
     assert contents(store) == written.bodies
-    assert store.durable_watermark == written.results[-1].end_offset
+    assert store.durable_watermark.offset == written.results[-1].end_offset
     assert {what for what, _, _ in heard} == {"recovering the log", "consume queues"}
     following = store.put(make_message("TopicA", 0))
     assert following.queue_offset == 250

@@ -82,7 +82,7 @@ def test_a_thread_that_dies_is_a_failed_store(
     failed = threading.Event()
     store.add_failure_listener(failures.append)
     store.add_failure_listener(lambda _: failed.set())
-    assert store.wait_durable(store.put(message()).end_offset, 20)
+    assert store.durable_watermark.wait(store.put(message()).end_offset, 20)
     owner, name = DEATHS[thread]
     monkeypatch.setattr(owner, name, die)
     end = store.end_offset
@@ -95,8 +95,8 @@ def test_a_thread_that_dies_is_a_failed_store(
         if thread == "commitbus-housekeeping":
             store._housekeeping._bell.ring()
         if thread in ("commitbus-flush", "commitbus-reput", "commitlog-preparer"):
-            store.wait_durable(end)
-            store.wait_dispatched(end)
+            store.durable_watermark.wait(end)
+            store.dispatched.wait(end)
 
     error = within(SOON_S, put_and_wait)
     assert failed.wait(SOON_S)
@@ -108,8 +108,8 @@ def test_a_thread_that_dies_is_a_failed_store(
     refused = within(SOON_S, lambda: store.put(message()))
     assert isinstance(refused, StoreReadOnlyError)
     # Those who come later do not wait either.
-    within(SOON_S, lambda: store.wait_durable(store.end_offset))
-    within(SOON_S, lambda: store.wait_dispatched(store.end_offset))
+    within(SOON_S, lambda: store.durable_watermark.wait(store.end_offset))
+    within(SOON_S, lambda: store.dispatched.wait(store.end_offset))
     assert within(20, store.close) is None
     assert len(failures) == 1
     assert (store_dir / "abort").exists()
@@ -124,11 +124,11 @@ def test_who_waits_for_a_flush_that_failed_is_told_by_reput_too(
     store = MessageStore.open(store_dir, small_config(FlushMode.SYNC_FLUSH))
     fail_quietly(store)
     durable = store.put(message()).end_offset
-    assert store.wait_dispatched(durable, 20)
+    assert store.dispatched.wait(durable, 20)
     monkeypatch.setattr(MappedFileQueue, "flush", die)
     lost = store.put(message()).end_offset
-    assert isinstance(within(SOON_S, lambda: store.wait_dispatched(lost)), StoreError)
-    assert store.wait_dispatched(durable, 0)
+    assert isinstance(within(SOON_S, lambda: store.dispatched.wait(lost)), StoreError)
+    assert store.dispatched.wait(durable, 0)
 
 
 def test_a_listener_that_runs_out_of_memory_fails_the_store(
@@ -140,8 +140,8 @@ def test_a_listener_that_runs_out_of_memory_fails_the_store(
     told: list[PhysicalOffset] = []
     failed = threading.Event()
     store.add_failure_listener(lambda _: failed.set())
-    store.add_durable_listener(die)
-    store.add_durable_listener(told.append)
+    store.durable_watermark.listen(die)
+    store.durable_watermark.listen(told.append)
     store.put(message())
     assert failed.wait(SOON_S)
     assert told

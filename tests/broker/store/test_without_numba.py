@@ -28,12 +28,12 @@ with MessageStore.open(path) as store:
             OutgoingMessage("T", n % 4, b"x" * 100, b"KEYS\\x01k%d\\x02" % n, 1, host)
             for n in range(start, start + 50)
         ])
-    store.wait_dispatched(store.end_offset, 60)
+    store.dispatched.wait(store.end_offset, 60)
 shutil.rmtree(path / "consumequeue")
 (path / "abort").touch()
 with MessageStore.open(path) as store:
     assert len(store.fetch("T", 3, QueueOffset(0), 1000).units) == 500
-    store.wait_dispatched(store.end_offset, 60)
+    store.dispatched.wait(store.end_offset, 60)
     (found,) = store.query_by_key("T", "k1234", 0, 1 << 62, 2)
     assert found.queue_offset == 1234 // 4
 assert ready_kernels().name == "python"

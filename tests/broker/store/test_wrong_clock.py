@@ -23,7 +23,7 @@ from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.flush.checkpoint import read_checkpoint
 from commitbus.flush.flushed_offsets import read_flushed_offsets
 from commitbus.flush.sealed import SealedSegments
-from commitbus.flush.watermark import read_durable_watermark
+from commitbus.flush.watermark_file import read_durable_watermark
 from commitbus.indexfile.index_file import IndexFile
 from tests.broker.store.filling import EXPIRY, FILE, Disk, Make, bases, fill, sealed, settle
 from tests.running_copies import copy_running
@@ -129,7 +129,7 @@ def test_recovery_is_as_short_with_poisoned_timestamps(
     killed = MessageStore.open(copy, clock=clock)
     start = int(killed.recovery_summary.split("checked from ")[1].split(" to ")[0])
     assert start >= 9 * FILE
-    assert killed.wait_dispatched(killed.end_offset, 20)
+    assert killed.dispatched.wait(killed.end_offset, 20)
     ends = [killed.max_offset(*key) for key in killed.queues()]
     assert ends == [store.max_offset(*key) for key in store.queues()]
     killed.close()

@@ -19,7 +19,7 @@ from commitbus.commitlog.record_format import (
     offset_message_id,
 )
 from commitbus.commitlog.types import Host, PhysicalOffset, Record
-from commitbus.flush.watermark import DurableWatermark
+from commitbus.flush.watermark_file import WatermarkFile
 from tests.archives import unpack
 from tests.records import encode_record
 
@@ -91,7 +91,7 @@ class HandMadeStore:
 
     def set_watermark(self, watermark: int) -> None:
         """Say up to where the log is durable."""
-        file = DurableWatermark(self.path, RealFileSystem())
+        file = WatermarkFile(self.path, RealFileSystem())
         file.publish(PhysicalOffset(watermark))
         file.close()
 

@@ -14,7 +14,7 @@ from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import Host, OutgoingMessage
 from commitbus.flush.sealed import Boundary, SealedSegment, SealedSegments, describe
 from commitbus.flush.spark.log_ranges import plan_ranges
-from commitbus.flush.watermark import DurableWatermark
+from commitbus.flush.watermark_file import WatermarkFile
 
 FILES = RealFileSystem()
 FILE = 4 << 20
@@ -35,7 +35,7 @@ def sealed(tmp_path: Path) -> Iterator[SealedSegment]:
     while log.end_offset <= FILE:
         log.append(OutgoingMessage("A", 0, bytes(50_000), b"", 1, HOST))
     log.flush()
-    watermark = DurableWatermark(tmp_path, FILES)
+    watermark = WatermarkFile(tmp_path, FILES)
     watermark.publish(log.flushed_where)
     watermark.close()
     segment = describe(log.files.files[0], FILES, lambda: True)

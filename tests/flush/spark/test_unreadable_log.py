@@ -18,7 +18,7 @@ from commitbus.flush.spark.log_pieces import next_readable, read_piece
 from commitbus.flush.spark.log_ranges import plan_ranges
 from commitbus.flush.spark.range_reader import read_range
 from commitbus.flush.spark.read_options import OnDamage, ReadOptions
-from commitbus.flush.watermark import WATERMARK_PATH
+from commitbus.flush.watermark_file import WATERMARK_PATH
 from tests.unreadable_files import PAGE_BYTES, UnreadableFileSystem
 
 DROP = ReadOptions(on_damage=OnDamage.DROPMALFORMED)

@@ -147,7 +147,7 @@ def test_an_orderly_group_is_reset_like_any_other(served: Any, names: Names) -> 
     request = pb.AdminSendMessageRequest(body=b"a")
     request.topic.name, request.system_properties.message_group = topic, "g"
     assert served.admin("AdminSendMessage", request).status.code == pb.OK
-    assert served.store.wait_dispatched(served.store.end_offset, 10)
+    assert served.store.dispatched.wait(served.store.end_offset, 10)
     assert [m.body for m in served.receive(topic, group)] == [b"a"]
     assert reset(served, topic, group, 0) == pb.OK
     assert [m.body for m in served.receive(topic, group, client_id="c2")] == [b"a"]

@@ -201,7 +201,7 @@ def test_what_operators_send_is_a_message_like_others(served: Any, names: Names)
     request.system_properties.message_id = "chosen-id"
     response = served.admin("AdminSendMessage", request)
     assert (response.status.code, response.message_id) == (pb.OK, "chosen-id")
-    assert served.store.wait_dispatched(served.store.end_offset, 10)
+    assert served.store.dispatched.wait(served.store.end_offset, 10)
     (message,) = served.receive(topic, group)
     system = message.system_properties
     assert (message.body, system.tag, list(system.keys)) == (b"hello", "t", ["k"])
