@@ -17,7 +17,6 @@ What this file must not know: when to flush, what a topic is allowed to do, cons
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, final
@@ -25,6 +24,7 @@ from typing import Final, final
 from isal.isal_zlib import crc32
 
 from commitbus.commitlog.clock import Clock
+from commitbus.commitlog.descriptor_cache import DescriptorCache, quarter_of_descriptors
 from commitbus.commitlog.errors import (
     FlushFailedError,
     MessageRefusedError,
@@ -38,7 +38,7 @@ from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.framed import FramedBatch
 from commitbus.commitlog.kernels import kernels
 from commitbus.commitlog.log_reader import LogReader
-from commitbus.commitlog.mapped_file import FilePolicy, MappedFile
+from commitbus.commitlog.mapped_file import OPEN_FILES_MAX_DEFAULT, FilePolicy, MappedFile
 from commitbus.commitlog.mapped_file_queue import MappedFileQueue
 from commitbus.commitlog.record_format import (
     BLANK_MAGIC_CODE,
@@ -57,6 +57,7 @@ from commitbus.commitlog.record_format import (
     ZERO_RUN_BYTES,
     host_flags,
 )
+from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 from commitbus.commitlog.topics import Topic, Topics
 from commitbus.commitlog.types import (
     AppendResult,
@@ -97,6 +98,7 @@ class CommitLog(LogReader):
         max_body_bytes: int,
         clock: Clock,
         file_system: FileSystem,
+        threads: Threads = SYSTEM_THREADS,
         writable: bool = True,
     ) -> None:
         """Open the log.
@@ -108,15 +110,16 @@ class CommitLog(LogReader):
             max_body_bytes: Longest body that `append` takes.
             clock: For store timestamps.
             file_system: Where the files live.
+            threads: For locks, and the thread that prepares files.
             writable: False to read a log that somebody else may be writing.
 
         Raises:
             NotAStoreError: The directory holds something that is no log file of this size.
             StoreDamagedError: A file between two others is missing.
         """
-        self._files = MappedFileQueue(
-            directory, file_size, file_system=file_system, policy=FilePolicy(writable=writable)
-        )
+        descriptors = DescriptorCache(quarter_of_descriptors(OPEN_FILES_MAX_DEFAULT), threads)
+        policy = FilePolicy(writable=writable, descriptors=descriptors, threads=threads)
+        self._files = MappedFileQueue(directory, file_size, file_system=file_system, policy=policy)
         self._files.load()
         self._clock = clock
         self._writable = writable
@@ -132,7 +135,7 @@ class CommitLog(LogReader):
         self._preparer = FilePreparer(self._files, self._fail)
 
         # Below: changed under the writer lock only.
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._topics = Topics()
         self._last_store_timestamp = 0
         self._file: MappedFile | None = None
@@ -143,7 +146,7 @@ class CommitLog(LogReader):
         # Read by everyone, written under the writer lock, after the bytes below it.
         self._end_offset = self._files.end_of_files
 
-        self._flush_lock = threading.Lock()
+        self._flush_lock = threads.lock()
         self._flushed_where = self._files.min_offset
         self._flush_error: FlushFailedError | None = None
 

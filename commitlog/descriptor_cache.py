@@ -7,8 +7,9 @@ as many segments, and 10,000 queues have tens of thousands of files.
 from __future__ import annotations
 
 import resource
-import threading
 from typing import Protocol, final
+
+from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 
 
 class Closable(Protocol):
@@ -43,10 +44,10 @@ class DescriptorCache:
 
     __slots__ = ("_open", "files_max", "lock")
 
-    def __init__(self, files_max: int) -> None:
+    def __init__(self, files_max: int, threads: Threads = SYSTEM_THREADS) -> None:
         assert files_max > 0
         self.files_max = files_max
-        self.lock = threading.Lock()
+        self.lock = threads.lock()
         """Held by callers of the methods below, and while a file is opened or closed."""
         self._open: dict[Closable, None] = {}
 

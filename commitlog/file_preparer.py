@@ -24,7 +24,6 @@ gets the interpreter only every 5 ms, twice for a step: with steps of 2 MiB it w
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Final, final
 
@@ -51,14 +50,17 @@ class FilePreparer:
     """
 
     def __init__(
-        self, files: MappedFileQueue, on_death: Callable[[ThreadDiedError], None] = _ignore
+        self,
+        files: MappedFileQueue,
+        on_death: Callable[[ThreadDiedError], None] = _ignore,
     ) -> None:
         """Prepare files of `files`. The thread starts with the first `advance`.
 
         `on_death` is called on the thread, should it die. From then on the writer's calls raise.
         """
         self._files, self._on_death = files, on_death
-        self._changed = threading.Condition()
+        self._threads = files.policy.threads
+        self._changed = self._threads.condition()
         self._thread: ServiceThread | None = None
         self._death: ThreadDiedError | None = None
         self._file: MappedFile | None = None
@@ -138,7 +140,7 @@ class FilePreparer:
             self._next = None
 
     def _start_thread(self) -> None:
-        thread = ServiceThread("commitlog-preparer", self._run, self._die)
+        thread = ServiceThread("commitlog-preparer", self._run, self._die, self._threads)
         try:
             thread.start()
         except RuntimeError as error:

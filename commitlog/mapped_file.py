@@ -36,6 +36,7 @@ from commitbus.commitlog.file_system import (
     read_at_once,
     read_up_to,
 )
+from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 
 FILE_NAME_DIGITS: Final = 20
 OPEN_FILES_MAX_DEFAULT: Final = 256
@@ -63,6 +64,8 @@ class FilePolicy:
         default_factory=lambda: DescriptorCache(quarter_of_descriptors(OPEN_FILES_MAX_DEFAULT))
     )
     """Bounds how many of the files are open."""
+    threads: Threads = SYSTEM_THREADS
+    """For locks."""
 
 
 @final

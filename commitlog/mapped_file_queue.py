@@ -7,7 +7,6 @@ were deleted. What this file must not know: what the bytes mean, and where they 
 from __future__ import annotations
 
 import errno
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, final
@@ -112,7 +111,7 @@ class MappedFileQueue:
         self._directory_dirty = False
         self._is_deleted = False
         self._is_removal_durable = True
-        self._lock = threading.Lock()
+        self._lock = policy.threads.lock()
 
     def load(self) -> None:
         """Open every file of the directory.

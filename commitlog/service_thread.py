@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import final
 
 from commitbus.commitlog.errors import ThreadDiedError
+from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 
 _logger = logging.getLogger(__name__)
 
@@ -23,7 +23,11 @@ class ServiceThread:
     __slots__ = ("_name", "_on_death", "_service", "_thread")
 
     def __init__(
-        self, name: str, service: Callable[[], None], on_death: Callable[[ThreadDiedError], None]
+        self,
+        name: str,
+        service: Callable[[], None],
+        on_death: Callable[[ThreadDiedError], None],
+        threads: Threads = SYSTEM_THREADS,
     ) -> None:
         """Make the thread; it runs `service` from `start` on.
 
@@ -31,9 +35,10 @@ class ServiceThread:
             name: The thread's name.
             service: Returns when the service was stopped.
             on_death: Called on the thread, once, if `service` raises.
+            threads: Where the thread comes from.
         """
         self._name, self._service, self._on_death = name, service, on_death
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threads.thread(self._run, name)
 
     def start(self) -> None:
         """Start the thread.

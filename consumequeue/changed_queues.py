@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Final, final
 from commitbus.commitlog.errors import FlushFailedError, OutOfResourcesError, StoreError
 from commitbus.commitlog.file_system import FileSystem, data_chunks
 from commitbus.commitlog.mapped_file import file_name
+from commitbus.commitlog.threads import Lock, Threads
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.consumequeue.queue_states import QueueState, QueueStatesFile, States
@@ -51,6 +50,7 @@ class ChangedQueues:
         "_queues",
         "_removed",
         "_saved_end",
+        "_sleep",
         "_table",
         "_unsaved",
         "_unsettled",
@@ -61,15 +61,18 @@ class ChangedQueues:
         directory: Path,
         file_size: int,
         table: QueueTable,
-        lock: threading.Lock,
+        lock: Lock,
         file_system: FileSystem,
+        *,
+        threads: Threads,
     ) -> None:
         """Begin with no change. The directory is that of the queues, of files of `file_size`."""
         self._directory, self._file_size = directory, file_size
         self._table, self._lock, self._file_system = table, lock, file_system
         self._file = QueueStatesFile(directory.parent, file_system)
         # Also taken with `lock` held, so that nothing may wait for `lock` while it holds this.
-        self._file_lock = threading.Lock()
+        self._file_lock = threads.lock()
+        self._sleep = threads.sleep
         self._queues: list[ConsumeQueue] = []
         self._names: set[Path] = set()
         self._removed: set[tuple[str, int]] = set()
@@ -184,7 +187,7 @@ class ChangedQueues:
             if state is not None and state.dispatched_to:
                 yield key, state
             if number % _STEP == 0:
-                time.sleep(_OTHERS_TURN_S)
+                self._sleep(_OTHERS_TURN_S)
 
     # After an unclean stop
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from commitbus.commitlog.record_format import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLED_BACK,
 )
+from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
 from commitbus.consumequeue.changed_queues import ChangedQueues, sync_names
 from commitbus.consumequeue.consume_queue import ConsumeQueue
@@ -50,6 +50,7 @@ class ConsumeQueueStore:
         file_size: int,
         *,
         file_system: FileSystem,
+        threads: Threads = SYSTEM_THREADS,
         writable: bool = True,
         open_files_max: int = 1024,
     ) -> None:
@@ -59,6 +60,7 @@ class ConsumeQueueStore:
             directory: The store's `consumequeue` folder.
             file_size: Of each file, in bytes; a multiple of 20.
             file_system: What holds the folder.
+            threads: For locks.
             writable: Whether the files may be changed.
             open_files_max: How many are open at a time. Opening one beyond costs about 10 us, and
                 closes another one.
@@ -68,16 +70,19 @@ class ConsumeQueueStore:
         self._policy = FilePolicy(
             writable=writable,
             grow=True,
-            descriptors=DescriptorCache(open_files_max),
+            descriptors=DescriptorCache(open_files_max, threads),
+            threads=threads,
         )
-        self._table = QueueTable(self._new_queue)
+        self._table = QueueTable(self._new_queue, threads)
         self._deleted: DeletedTopics | None = None
         self._noted_ends: QueueEnds | None = None
         self._dispatched_to = PhysicalOffset(0)
         # A checkpoint vouched for the queues up to here, and its states were taken over.
         self._known_to = PhysicalOffset(0)
-        self._lock = threading.Lock()
-        self.changes = ChangedQueues(directory, file_size, self._table, self._lock, file_system)
+        self._lock = threads.lock()
+        self.changes = ChangedQueues(
+            directory, file_size, self._table, self._lock, file_system, threads=threads
+        )
         """For checkpoints: makes durable what has changed."""
         self._removed = RemovedQueues(
             directory, self._table, self.changes, self._lock, file_system, writable=writable
@@ -85,7 +90,7 @@ class ConsumeQueueStore:
         self.begun: list[tuple[str, int]] = []
         """Queues that `put` has begun, in order; for the start, which clears it."""
         # While a note changes, of queue ends or of deleted topics; taken before `_lock`.
-        self._ends_lock = threading.Lock()
+        self._ends_lock = threads.lock()
         self._closed = False
 
     def load(self, checkpoint_end: PhysicalOffset | None = None, *, is_clean: bool = False) -> None:

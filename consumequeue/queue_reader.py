@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,7 +99,7 @@ class QueueReader:
         self._begin_physical = 0
         # Of a queue whose bounds are known from a checkpoint the files are opened when needed.
         self._is_loaded, self._is_doubtful = True, False
-        self._load_lock = threading.Lock()
+        self._load_lock = policy.threads.lock()
         self._forget_states, self._note_begun = forget_states, note_begun
         self.is_changed = False
         """Whether it is among those that the next flush of the store looks at. The store's."""

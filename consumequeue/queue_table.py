@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, final
 
+from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.consumequeue.queue_states import QueueState, SavedState, States
@@ -26,7 +26,9 @@ class QueueTable:
 
     __slots__ = ("_awake_ids", "_lock", "_make", "_resting", "awake", "is_doubtful")
 
-    def __init__(self, make: Callable[[str, int], ConsumeQueue]) -> None:
+    def __init__(
+        self, make: Callable[[str, int], ConsumeQueue], threads: Threads = SYSTEM_THREADS
+    ) -> None:
         """Begin without a queue; `make` names one."""
         self._make = make
         self.awake: Final[dict[tuple[str, int], ConsumeQueue]] = {}
@@ -35,7 +37,7 @@ class QueueTable:
         self._resting: States = {}
         self.is_doubtful = False
         """Whether the files of those that rest may go on behind their end, after a power cut."""
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue, None if there is none."""

@@ -8,13 +8,13 @@ topic, by the first message of a new queue of that name, and by the next start.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, final
 
 from commitbus.commitlog.errors import FlushFailedError, StoreError
 from commitbus.commitlog.file_system import FileSystem
+from commitbus.commitlog.threads import Lock
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.consumequeue.changed_queues import ChangedQueues
 from commitbus.consumequeue.consume_queue import ConsumeQueue
@@ -45,7 +45,7 @@ class RemovedQueues:
         directory: Path,
         table: QueueTable,
         changes: ChangedQueues,
-        lock: threading.Lock,
+        lock: Lock,
         file_system: FileSystem,
         *,
         writable: bool,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from typing import final
+
+from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 
 
 @final
@@ -16,8 +17,8 @@ class Doorbell:
 
     __slots__ = ("_event", "rung")
 
-    def __init__(self) -> None:
-        self._event = threading.Event()
+    def __init__(self, threads: Threads = SYSTEM_THREADS) -> None:
+        self._event = threads.event()
         self.rung = False
         """Whether a ring waits to be taken: who rings very often may look before it calls."""
 

@@ -16,6 +16,7 @@ from typing import Final, final
 
 from commitbus.commitlog.errors import FlushFailedError, OutOfResourcesError
 from commitbus.commitlog.service_thread import ServiceThread
+from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 from commitbus.flush.doorbell import Doorbell
 from commitbus.flush.flush_target import FlushTarget
 from commitbus.flush.policy import FlushMode, FlushPolicy
@@ -38,13 +39,19 @@ class FlushService:
         durable: The durable watermark. It fails when a flush does, or the thread dies.
     """
 
-    def __init__(self, target: FlushTarget, policy: FlushPolicy, durable: Watermark) -> None:
+    def __init__(
+        self,
+        target: FlushTarget,
+        policy: FlushPolicy,
+        durable: Watermark,
+        threads: Threads = SYSTEM_THREADS,
+    ) -> None:
         self.durable = durable
         self._target, self._policy = target, policy
         self._pending_bytes_max = policy.pending_bytes_max
-        self._requested, self._hurry = Doorbell(), Doorbell()
+        self._requested, self._hurry = Doorbell(threads), Doorbell(threads)
         self._stopping = False
-        self._thread = ServiceThread("commitbus-flush", self._run, durable.fail)
+        self._thread = ServiceThread("commitbus-flush", self._run, durable.fail, threads)
 
     def start(self) -> None:
         """Start the thread."""

@@ -7,11 +7,11 @@ it moves, or why it will move no more.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
 from commitbus.commitlog.errors import StoreError
+from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.listeners import tell
 
@@ -52,13 +52,13 @@ class Watermark:
         "offset",
     )
 
-    def __init__(self, offset: PhysicalOffset) -> None:
+    def __init__(self, offset: PhysicalOffset, threads: Threads = SYSTEM_THREADS) -> None:
         self.offset = offset
         """Where it is now. A plain attribute, as every message asks."""
         self.failure: StoreError | None = None
         """Why it will not get beyond some offset; None while it may."""
         self._reachable = PhysicalOffset(sys.maxsize)
-        self._moved = threading.Condition()
+        self._moved = threads.condition()
         self._move_listeners: tuple[MoveListener, ...] = ()
         self._failure_listeners: tuple[FailureListener, ...] = ()
 

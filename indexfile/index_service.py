@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from itertools import chain, islice
@@ -20,6 +19,7 @@ from commitbus.commitlog.errors import (
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.kernels import DispatchBatch, DispatchColumns
 from commitbus.commitlog.mapped_file import raise_refusal
+from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset
 from commitbus.indexfile.index_chain import Wanted, Work, candidates
 from commitbus.indexfile.index_file import IndexFile, NewEntry
@@ -62,6 +62,7 @@ class IndexService:
         entry_count: int,
         clock: Clock,
         file_system: FileSystem,
+        threads: Threads = SYSTEM_THREADS,
         writable: bool = True,
     ) -> None:
         self.directory = directory
@@ -76,9 +77,9 @@ class IndexService:
             writable=writable,
         )
         # Held while a put writes, and by queries only while they open their readers.
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         # A file must not be given up while it is flushed; taken before `_lock`.
-        self._flush_lock = threading.Lock()
+        self._flush_lock = threads.lock()
         self._dispatched_to = PhysicalOffset(0)
         # Entries that the message at `_dispatched_to` already has: a roll to the next file or a
         # kill can come between two keys of one message.

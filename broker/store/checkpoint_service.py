@@ -7,7 +7,6 @@ how much has to be.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
@@ -19,6 +18,7 @@ from commitbus.commitlog.errors import (
     StoreError,
 )
 from commitbus.commitlog.service_thread import ServiceThread
+from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.checkpoint import CheckpointFile, StoreCheckpoint
 from commitbus.flush.doorbell import Doorbell
@@ -81,18 +81,19 @@ class CheckpointService:
         dispatched_to: Callable[[], DispatchedTo],
         durable: Watermark,
         interval_ms: int,
+        threads: Threads = SYSTEM_THREADS,
     ) -> None:
         self._file, self._watermark_file = file, watermark_file
         self._queues, self._index = queues, index
         self._dispatched_to, self._durable = dispatched_to, durable
         self._interval_s = interval_ms / 1000
-        self._bell = Doorbell()
-        self._stopped = threading.Event()
+        self._bell = Doorbell(threads)
+        self._stopped = threads.event()
         self._is_settled = False
-        self._saving = threading.Lock()
+        self._saving = threads.lock()
         self._failure: FlushFailedError | None = None
         self._failure_listeners: tuple[Callable[[StoreError], None], ...] = ()
-        self._thread = ServiceThread("commitbus-checkpoint", self._run, self._fail)
+        self._thread = ServiceThread("commitbus-checkpoint", self._run, self._fail, threads)
 
     def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
         """Call `listener`, once, should a flush fail or the thread die."""

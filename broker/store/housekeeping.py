@@ -14,8 +14,6 @@ unexpected exception does, as on every thread of the store.
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -41,6 +39,7 @@ from commitbus.commitlog.retention import (
     is_too_full,
 )
 from commitbus.commitlog.service_thread import ServiceThread
+from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
 from commitbus.flush.doorbell import Doorbell
@@ -75,6 +74,7 @@ class Housekeeping:
         on_roll: Callable[[], None],
         clock: Clock,
         file_system: FileSystem,
+        threads: Threads = SYSTEM_THREADS,
     ) -> None:
         """Look at the disk, so that a full one refuses the first message already.
 
@@ -92,6 +92,7 @@ class Housekeeping:
             on_roll: Called when a file was ended before it was full.
             clock: For the ages of files.
             file_system: What holds the store.
+            threads: For the thread and its locks.
         """
         self._store, self._log, self._queues, self._index = store, log, queues, index
         self._retention, self._seal_after_ms = retention, seal_after_s * 1000
@@ -117,11 +118,12 @@ class Housekeeping:
         # Where the log began when queues and index were last cut to it: the start has done so.
         self._trimmed_to = log.min_offset
         # Held for one file that is sealed, or for one round of deletions.
-        self._guard = threading.Lock()
-        self._bell = Doorbell()
+        self._guard = threads.lock()
+        self._bell = Doorbell(threads)
+        self._sleep = threads.sleep
         self._stopping = False
         self._failure_listeners: tuple[Callable[[StoreError], None], ...] = ()
-        self._thread = ServiceThread("commitbus-housekeeping", self._run, self._fail)
+        self._thread = ServiceThread("commitbus-housekeeping", self._run, self._fail, threads)
         self._look_at_disk()
 
     def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
@@ -217,7 +219,7 @@ class Housekeeping:
         return None
 
     def _let_others_work(self) -> bool:
-        time.sleep(_OTHERS_TURN_S)
+        self._sleep(_OTHERS_TURN_S)
         return not self._stopping
 
     def _is_seal_due(self) -> bool:

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -50,6 +49,7 @@ from commitbus.commitlog.file_system import FileSystem, RealFileSystem
 from commitbus.commitlog.framed import FramedBatch
 from commitbus.commitlog.mapped_file import raise_refusal
 from commitbus.commitlog.recovery import Progress, no_progress
+from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 from commitbus.commitlog.types import AppendResult, OutgoingMessage, PhysicalOffset, QueueOffset
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.flush.checkpoint import CHECKPOINT_NAME, CheckpointFile
@@ -91,6 +91,7 @@ class MessageStore(StoreReader):
         checkpoint_file: CheckpointFile,
         clock: Clock,
         file_system: FileSystem,
+        threads: Threads,
     ) -> None:
         """Wire the parts; `open` is how to get a store."""
         super().__init__(parts.log, parts.queues, parts.index)
@@ -101,10 +102,10 @@ class MessageStore(StoreReader):
         self._closed = self._is_settled = False
         self._failure_listeners: tuple[Callable[[StoreError], None], ...] = ()
         self._failure: StoreError | None = None
-        self._failure_guard = threading.Lock()
-        self.durable_watermark = Watermark(parts.log.flushed_where)
+        self._failure_guard = threads.lock()
+        self.durable_watermark = Watermark(parts.log.flushed_where, threads)
         self._flush = FlushService(
-            LocalDisk(parts.log, watermark_file), config.flush, self.durable_watermark
+            LocalDisk(parts.log, watermark_file), config.flush, self.durable_watermark, threads
         )
         # "Acknowledged" and "may be shown" are decided here, and nowhere else.
         is_sync = config.flush.mode is FlushMode.SYNC_FLUSH
@@ -121,6 +122,7 @@ class MessageStore(StoreReader):
             dispatched_to=recovery.dispatched_to,
             index_from=recovery.index_from,
             clock=clock,
+            threads=threads,
         )
         self._checkpoints = CheckpointService(
             checkpoint_file,
@@ -130,6 +132,7 @@ class MessageStore(StoreReader):
             dispatched_to=lambda: self._reput.dispatched_to,
             durable=self.durable_watermark,
             interval_ms=config.checkpoint_interval_ms,
+            threads=threads,
         )
         self._housekeeping = Housekeeping(
             directory,
@@ -144,6 +147,7 @@ class MessageStore(StoreReader):
             on_roll=self._rolled,
             clock=clock,
             file_system=file_system,
+            threads=threads,
         )
         self.dispatched = self._reput.dispatched
         self._request_flush, self._wake_reput = self._flush.request, self._reput.wake
@@ -183,6 +187,7 @@ class MessageStore(StoreReader):
         *,
         clock: Clock | None = None,
         file_system: FileSystem | None = None,
+        threads: Threads = SYSTEM_THREADS,
         on_progress: Progress = no_progress,
     ) -> Self:
         """Open a store, making it if the directory is empty or missing, and start its threads.
@@ -192,6 +197,7 @@ class MessageStore(StoreReader):
             config: Sizes count for a new store only; a store that exists keeps its own.
             clock: Default: the machine's.
             file_system: Default: the machine's.
+            threads: Default: the machine's.
             on_progress: Hears how far recovery is.
 
         Raises:
@@ -214,8 +220,9 @@ class MessageStore(StoreReader):
             file_system.make_directories(directory / NOTES)
             ownership.mark_in_use()
             parts = open_parts(
-                directory, config, clock=clock, file_system=file_system, clean=is_clean, undo=undo
-            )
+                directory, config,
+                clock=clock, file_system=file_system, threads=threads, clean=is_clean, undo=undo,
+            )  # fmt: skip
             with _refusal_named(directory / CHECKPOINT_NAME):
                 checkpoint_file = CheckpointFile(directory, file_system)
             undo.callback(checkpoint_file.close)
@@ -231,7 +238,7 @@ class MessageStore(StoreReader):
             store = cls(
                 directory, parts, recovery, config,
                 ownership=ownership, watermark_file=watermark_file, checkpoint_file=checkpoint_file,
-                clock=clock, file_system=file_system,
+                clock=clock, file_system=file_system, threads=threads,
             )  # fmt: skip
             undo.pop_all()
         return store

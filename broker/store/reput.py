@@ -9,7 +9,6 @@ deleted before it has them need no entry, and it goes on where the log begins th
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol, final
 
@@ -29,6 +28,7 @@ from commitbus.commitlog.record_format import (
     TRANSACTION_ROLLED_BACK,
 )
 from commitbus.commitlog.service_thread import ServiceThread
+from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.flush.doorbell import Doorbell
 from commitbus.flush.listeners import tell
@@ -130,18 +130,20 @@ class Reput:
         dispatched_to: DispatchedTo,
         index_from: PhysicalOffset,
         clock: Clock,
+        threads: Threads = SYSTEM_THREADS,
     ) -> None:
         self._log, self._queues, self._index = log, queues, index
         self._confirm_point, self._log_begin = confirm_point, log_begin
         self._dispatched = dispatched_to
-        self.dispatched: Final = Watermark(dispatched_to.physical_offset)
+        self.dispatched: Final = Watermark(dispatched_to.physical_offset, threads)
         """How far the consume queues are filled. It fails when dispatching does, and beyond the
         confirm point when that will move no more."""
         self._indexed_to = index_from
         self._clock = clock
         # Monotonic time before which a full disk is not tried again; 0 while there is room.
         self._index_resumes_s = 0.0
-        self._bell = Doorbell()
+        self._bell = Doorbell(threads)
+        self._sleep = threads.sleep
         self.wake: Final = self._bell.ring
         """Says that the confirm offset may have moved. Returns at once, from any thread."""
         self._stopping = False
@@ -154,7 +156,7 @@ class Reput:
         while they do not."""
         self._arrival_listeners: tuple[Callable[[Sequence[Arrival]], None], ...] = ()
         confirm_point.listen(None, self._confirm_no_more)
-        self._thread = ServiceThread("commitbus-reput", self._run, self._fail)
+        self._thread = ServiceThread("commitbus-reput", self._run, self._fail, threads)
 
     @property
     def dispatched_to(self) -> DispatchedTo:
@@ -211,7 +213,7 @@ class Reput:
         self._recent_count += self._batch_count
         is_fast = self._recent_count >= GATHERED_RECORDS
         if is_fast and not self._more_waits and not self._stopping:
-            time.sleep(GATHER_S if self._batch_count < MANY_RECORDS else GATHER_MANY_S)
+            self._sleep(GATHER_S if self._batch_count < MANY_RECORDS else GATHER_MANY_S)
 
     def _fill_queues(self) -> bool:
         """Take one batch to the queues, to the index too if that is as far. False: none was due."""

@@ -50,6 +50,7 @@ from commitbus.commitlog.recovery import (
     recover_abnormally,
     recover_normally,
 )
+from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
 from commitbus.consumequeue.deleted_topics import DELETED_TOPICS_PATH
@@ -83,6 +84,7 @@ def open_parts(
     *,
     clock: Clock,
     file_system: FileSystem,
+    threads: Threads = SYSTEM_THREADS,
     clean: bool | None,
     undo: ExitStack,
 ) -> StoreParts:
@@ -103,6 +105,7 @@ def open_parts(
         max_body_bytes=config.max_body_bytes,
         clock=clock,
         file_system=file_system,
+        threads=threads,
         writable=writable,
     )
     undo.callback(log.close)
@@ -110,6 +113,7 @@ def open_parts(
         store / QUEUES,
         config.queue_file_bytes,
         file_system=file_system,
+        threads=threads,
         writable=writable,
         open_files_max=quarter_of_descriptors(_OPEN_FILES_MAX),
     )
@@ -124,6 +128,7 @@ def open_parts(
         entry_count=config.index_entries,
         clock=clock,
         file_system=file_system,
+        threads=threads,
         writable=writable,
     )
     undo.callback(index.close)

@@ -34,7 +34,7 @@ from tests.simulation.disk import Disk, Inode
 from tests.simulation.files import PLENTY, Faults, SimulatedFileSystem
 from tests.simulation.oracle import Found, Oracle, QueueKey, Seen
 from tests.simulation.scheduler import START_MS, Scheduler, SimulationError
-from tests.simulation.threads import SimulatedClock, installed
+from tests.simulation.threads import SimulatedClock, SimulatedThreads
 
 STORE: Final = Path("/simulated/store")
 _HOST: Final = Host.parse("10.1.2.3", 4567)
@@ -93,6 +93,7 @@ class Process:
         self.disk, self.scheduler, self.faults = disk, scheduler, faults
         self.clock = SimulatedClock(scheduler, start_ms)
         self.files = SimulatedFileSystem(disk, scheduler, faults)
+        self.threads = SimulatedThreads(scheduler)
         scheduler.on_death = disk.detach
         self.may_lack_units = False
         """Somebody has removed queues."""
@@ -101,7 +102,7 @@ class Process:
 
     def run(self, function: Callable[[], None]) -> bool:
         """Run it; return whether it ended by itself. Raises what went wrong."""
-        with _kernels_of(self.scheduler), installed(self.scheduler):
+        with _kernels_of(self.scheduler):
             return self.scheduler.run(function)
 
     def open(self, config: StoreConfig) -> MessageStore:
@@ -110,7 +111,9 @@ class Process:
         Raises:
             SimulationError: A start made good what a checkpoint or a close had promised wrongly.
         """
-        store = MessageStore.open(STORE, config, clock=self.clock, file_system=self.files)
+        store = MessageStore.open(
+            STORE, config, clock=self.clock, file_system=self.files, threads=self.threads
+        )
         if "units were missing" in store.recovery_summary and not self.may_lack_units:
             raise SimulationError(store.recovery_summary)
         return store

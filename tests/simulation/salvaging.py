@@ -80,7 +80,9 @@ def _use_what_is_left(
     if not process.files.list_names(OUT / "commitlog"):
         return
     try:
-        store = MessageStore.open(OUT, config, clock=process.clock, file_system=process.files)
+        store = MessageStore.open(
+            OUT, config, clock=process.clock, file_system=process.files, threads=process.threads
+        )
     except StoreError:
         return
     _compare(_bodies(store), expected)

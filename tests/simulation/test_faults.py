@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.simulation.disk import PAGE_BYTES, Disk
 from tests.simulation.files import Faults, SimulatedFile, SimulatedFileSystem
 from tests.simulation.scheduler import Scheduler, Shortage, SimulationError
-from tests.simulation.threads import SimulatedThreading
+from tests.simulation.threads import SimulatedThreads
 
 PATH = Path("/a file")
 
@@ -129,8 +130,8 @@ def test_a_read_that_must_not_wait_may_find_nothing_in_memory() -> None:
 def test_memory_is_short_once_in_the_chosen_thread() -> None:
     """It ends the thread, and nobody else; whoever made it is told."""
     scheduler = Scheduler(0)
-    simulated = SimulatedThreading(scheduler)
-    lock, ended = simulated.Lock(), []
+    simulated = SimulatedThreads(scheduler)
+    lock, ended = simulated.lock(), []
 
     def take(name: str) -> None:
         for _ in range(3):
@@ -139,9 +140,7 @@ def test_memory_is_short_once_in_the_chosen_thread() -> None:
         ended.append(name)
 
     def both() -> None:
-        threads = [
-            simulated.Thread(target=take, args=(name,), name=name) for name in ("poor", "rich")
-        ]
+        threads = [simulated.thread(partial(take, name), name) for name in ("poor", "rich")]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -11,13 +11,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from commitbus.commitlog.threads import SystemThreads
+from commitbus.flush.policy import FlushMode
+from tests.simulation.disk import Disk
+from tests.simulation.files import Faults
 from tests.simulation.hunts import cut_units_stay_cut, deletions_that_fail, topics_come_and_go
-from tests.simulation.scheduler import Scheduler, SimulationError
+from tests.simulation.process import Process, message, store_config
+from tests.simulation.scheduler import START_MS, Scheduler, SimulationError
 from tests.simulation.themes import Theme
-from tests.simulation.threads import SimulatedThreading
+from tests.simulation.threads import SimulatedThreads
 from tests.simulation.workload import Simulation, simulate
 
 SEEDS_PER_TEST = 8
@@ -112,7 +118,7 @@ def test_time_passes_only_when_nobody_can_run() -> None:
 def test_a_deadlock_is_a_failure() -> None:
     """Nobody can run, and nobody waits for a time."""
     scheduler = Scheduler(0)
-    event = SimulatedThreading(scheduler).Event()
+    event = SimulatedThreads(scheduler).event()
 
     def wait() -> None:
         event.wait()
@@ -126,7 +132,7 @@ def test_an_unlucky_schedule_is_found_and_found_again() -> None:
 
     def lost(seed: int) -> bool:
         scheduler = Scheduler(seed, switch_probability=0.5)
-        simulated = SimulatedThreading(scheduler)
+        simulated = SimulatedThreads(scheduler)
         total = [0]
 
         def add() -> None:
@@ -136,7 +142,7 @@ def test_an_unlucky_schedule_is_found_and_found_again() -> None:
                 total[0] = before + 1
 
         def both() -> None:
-            threads = [simulated.Thread(target=add) for _ in range(2)]
+            threads = [simulated.thread(add, "adder") for _ in range(2)]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -148,3 +154,26 @@ def test_an_unlucky_schedule_is_found_and_found_again() -> None:
     first = [lost(seed) for seed in range(10)]
     assert any(first)
     assert first == [lost(seed) for seed in range(10)]
+
+
+def test_a_store_takes_its_threads_and_locks_from_the_scheduler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A part that was given none would use the machine's, and no seed would find its races."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise SimulationError("a thread or lock of the machine's")
+
+    for name in ("lock", "condition", "event", "thread", "sleep"):
+        monkeypatch.setattr(SystemThreads, name, refuse)
+    process = Process(Disk(), Scheduler(1), Faults(), START_MS)
+
+    def live() -> None:
+        store = process.open(store_config(FlushMode.SYNC_FLUSH, log_file_bytes=1 << 13))
+        for _ in range(20):
+            store.put(message(("T", 0), bytes(2000), "k"))
+        store.dispatched.wait(store.end_offset)
+        store.keep_house()
+        store.close()
+
+    assert process.run(live)

@@ -1,27 +1,13 @@
-"""What the store's modules find under `threading` and `time` while a scheduler is installed.
-
-The storage packages take `Thread`, `Lock`, `Condition` and `Event` from the module `threading`.
-Inside `installed`, that name means `SimulatedThreading` in each of their modules.
-"""
+"""The clock and the threads that a store gets in the simulation."""
 
 from __future__ import annotations
 
-import sys
-import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import ModuleType, TracebackType
-from typing import Any, Final, Self, final
+from collections.abc import Callable
+from typing import Any, final
 
 from commitbus.commitlog.file_ages import SETTLE_S
 from tests.simulation.scheduler import START_MS, Scheduler, SimulationError, Task
-
-PACKAGES: Final = ("commitbus.commitlog", "commitbus.consumequeue", "commitbus.indexfile",
-                   "commitbus.flush", "commitbus.broker.store")  # fmt: skip
-LEFT_ALONE: Final = "commitbus.commitlog.kernels"
-"""Chosen once for a process, by a lock that no simulated thread waits for."""
 
 
 @final
@@ -47,26 +33,24 @@ class SimulatedClock:
 
 
 @final
-class SimulatedThreading:
-    """What the store's modules find under the name `threading` while a scheduler is installed."""
+class SimulatedThreads:
+    """The store's threads, of which the scheduler lets one run at a time."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
+        self.sleep = scheduler.sleep
 
-    def Lock(self) -> SimulatedLock:  # noqa: N802 - stands in for threading.Lock
+    def lock(self) -> SimulatedLock:
         return SimulatedLock(self._scheduler)
 
-    def Condition(self) -> SimulatedCondition:  # noqa: N802 - stands in for threading.Condition
+    def condition(self) -> SimulatedCondition:
         return SimulatedCondition(self._scheduler)
 
-    def Event(self) -> SimulatedEvent:  # noqa: N802 - stands in for threading.Event
+    def event(self) -> SimulatedEvent:
         return SimulatedEvent(self._scheduler)
 
-    def Thread(  # noqa: N802 - stands in for threading.Thread
-        self, *, target: Callable[..., None], name: str = "thread", daemon: bool = False,
-        args: Sequence[Any] = (),
-    ) -> SimulatedThread:  # fmt: skip
-        return SimulatedThread(self._scheduler, lambda: target(*args), name)
+    def thread(self, target: Callable[[], None], name: str) -> SimulatedThread:
+        return SimulatedThread(self._scheduler, target, name)
 
 
 @final
@@ -105,12 +89,7 @@ class SimulatedLock:
     def __enter__(self) -> bool:
         return self.acquire()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 
@@ -123,16 +102,10 @@ class SimulatedCondition:
         self._lock = SimulatedLock(scheduler)
         self._waiters: deque[Task] = deque()
 
-    def __enter__(self) -> Self:
-        self._lock.acquire()
-        return self
+    def __enter__(self) -> bool:
+        return self._lock.acquire()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -207,38 +180,3 @@ class SimulatedThread:
     def join(self, timeout: float | None = None) -> None:
         assert self._task is not None, "it was started"
         self._scheduler.join(self._task, timeout)
-
-
-@final
-class SimulatedTime:
-    """What they find under the name `time`: anything but `sleep` should be asked of the clock."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.sleep = scheduler.sleep
-
-
-@contextmanager
-def installed(scheduler: Scheduler) -> Iterator[None]:
-    """Make `threading` and `time` mean the simulated ones in the storage packages."""
-    modules = [
-        module
-        for name, module in sorted(sys.modules.copy().items())
-        if name.startswith(PACKAGES) and not name.startswith(LEFT_ALONE)
-    ]
-    simulated: dict[str, tuple[ModuleType, object]] = {
-        "threading": (threading, SimulatedThreading(scheduler)),
-        "time": (time, SimulatedTime(scheduler)),
-    }
-    replaced = [
-        (module, name, real, stand_in)
-        for module in modules
-        for name, (real, stand_in) in simulated.items()
-        if getattr(module, name, None) is real
-    ]
-    for module, name, _, stand_in in replaced:
-        module.__dict__[name] = stand_in
-    try:
-        yield
-    finally:
-        for module, name, real, _ in replaced:
-            module.__dict__[name] = real

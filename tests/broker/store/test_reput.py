@@ -24,6 +24,7 @@ from commitbus.commitlog.errors import (
     StoreError,
 )
 from commitbus.commitlog.kernels import DispatchColumns
+from commitbus.commitlog.threads import SystemThreads
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, QueueOffset
 from commitbus.flush.watermark import Watermark
 
@@ -147,7 +148,7 @@ def test_every_message_goes_to_queues_and_index_once_in_order() -> None:
 def test_reput_does_not_pause_while_more_messages_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader returns fewer records than asked for; only its last batch may be the newest."""
     pauses: list[float] = []
-    monkeypatch.setattr("commitbus.broker.store.reput.time.sleep", pauses.append)
+    monkeypatch.setattr(SystemThreads, "sleep", lambda _, seconds: pauses.append(seconds))
     bench = Bench()
     bench.log.piece_records = 500
     bench.confirm(5000)

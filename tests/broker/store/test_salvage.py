@@ -317,7 +317,9 @@ def test_a_salvage_that_is_killed_leaves_no_store_and_can_be_run_again() -> None
             outcome.append(False)
         if any(process.files.list_names(where)) and not outcome[-1]:
             with pytest.raises(NotAStoreError, match="did not finish"):
-                MessageStore.open(where, clock=process.clock, file_system=process.files)
+                MessageStore.open(
+                    where, clock=process.clock, file_system=process.files, threads=process.threads
+                )
 
     undisturbed = copied(damaged)
     points = live(undisturbed, salvage)
