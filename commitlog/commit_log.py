@@ -18,11 +18,13 @@ What this file must not know: when to flush, what a topic is allowed to do, cons
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, final
 
 from isal.isal_zlib import crc32
 
+from commitbus.commitlog.batch_encoder import check_sizes, encode_batch
 from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.descriptor_cache import DescriptorCache, quarter_of_descriptors
 from commitbus.commitlog.errors import (
@@ -47,18 +49,16 @@ from commitbus.commitlog.record_format import (
     CRC_MASK,
     HEADER_FORMATS,
     HOST_FLAGS,
-    MAX_PROPERTIES_BYTES,
     PROPERTIES_LENGTH,
     SIZE,
     SIZE_AND_MAGIC,
     STORE_HOST_IPV6_FLAG,
     TRANSACTION_PREPARED,
-    ZERO_RUN,
     ZERO_RUN_BYTES,
     host_flags,
 )
 from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
-from commitbus.commitlog.topics import Topic, Topics
+from commitbus.commitlog.topics import Topics
 from commitbus.commitlog.types import (
     AppendResult,
     Host,
@@ -121,6 +121,7 @@ class CommitLog(LogReader):
         policy = FilePolicy(writable=writable, descriptors=descriptors, threads=threads)
         self._files = MappedFileQueue(directory, file_size, file_system=file_system, policy=policy)
         self._files.load()
+        super().__init__(self._files, self._files.end_of_files)
         self._clock = clock
         self._writable = writable
         self._store_host = store_host
@@ -142,13 +143,21 @@ class CommitLog(LogReader):
         self._buffer = memoryview(b"")
         self._base_offset = self._position = 0
         self._limit = _NOT_WRITABLE
-        self._takes_messages, self._closed = True, False
-        # Read by everyone, written under the writer lock, after the bytes below it.
-        self._end_offset = self._files.end_of_files
+        self._takes_messages = True
 
         self._flush_lock = threads.lock()
         self._flushed_where = self._files.min_offset
         self._flush_error: FlushFailedError | None = None
+
+    @property
+    def files(self) -> MappedFileQueue:
+        """The files with what it takes to cut them. For recovery."""
+        return self._files
+
+    @property
+    def local_files(self) -> tuple[MappedFile, ...]:
+        """The files that are there now, oldest first: a snapshot."""
+        return self._files.files
 
     @property
     def writable(self) -> bool:
@@ -178,7 +187,7 @@ class CommitLog(LogReader):
             OutOfResourcesError: The process may open no more files. Later appends try again.
             StoreClosedError: The log was closed.
         """
-        # In one piece, like `append_batch`: a step that both shared would cost a tenth of it.
+        # In one piece, like `encode_batch`: a step that both shared would cost a tenth of it.
         (
             name, queue_id, body, properties, born_timestamp, (born_address, born_port),
             flag, sys_flag, reconsume_times, prepared_transaction_offset,
@@ -186,7 +195,7 @@ class CommitLog(LogReader):
         topic = self._topics[name]
         body_bytes, properties_bytes = len(body), len(properties)
         if body_bytes > self._max_body_bytes or properties_bytes >= ZERO_RUN_BYTES:
-            self._check_sizes(body, properties)
+            check_sizes(body, properties, self._max_body_bytes)
         assert not properties or properties[-1] == 2, "properties end with a separator"
         sys_flag = sys_flag & ~HOST_FLAGS | self._store_flag
         if len(born_address) == 16:
@@ -233,14 +242,17 @@ class CommitLog(LogReader):
         if not messages:
             return []
         with self._lock:
-            timestamp = self._now()
-            parts, results, ends = self._encode_batch(messages, timestamp)
+            encode = partial(
+                encode_batch, messages, self._topics, self._store_host, self._max_body_bytes,
+                timestamp=self._now(),
+            )  # fmt: skip
+            parts, results, ends = encode(self._base_offset + self._position)
             total = results[-1].end_offset - results[0].physical_offset
             if self._position + total > self._limit:
                 self._make_room("the batch", total)
                 if self._base_offset + self._position != results[0].physical_offset:
                     # It goes into the next file, and each record says where it lies.
-                    parts, results, ends = self._encode_batch(messages, timestamp)
+                    parts, results, ends = encode(self._base_offset + self._position)
             position = self._position
             self._buffer[position : position + total] = _concatenate(parts)
             # The first size word last: until then the log ends before the batch.
@@ -250,55 +262,6 @@ class CommitLog(LogReader):
             self._position = position + total
             self._end_offset = self._base_offset + self._position
         return results
-
-    def _encode_batch(
-        self, messages: Sequence[OutgoingMessage], timestamp: int
-    ) -> tuple[list[bytes], list[AppendResult], dict[tuple[Topic, int], int]]:
-        """Under the lock: return the records as they lie at the log's end, and the queues' ends.
-
-        The first record's size is 0, which hides it until that is replaced.
-        """
-        parts: list[bytes] = []
-        results: list[AppendResult] = []
-        ends: dict[tuple[Topic, int], int] = {}
-        topics, max_body_bytes, store_flag = self._topics, self._max_body_bytes, self._store_flag
-        store_address, store_port = self._store_address, self._store_port
-        physical_offset = self._base_offset + self._position
-        for message in messages:
-            (
-                name, queue_id, body, properties, born_timestamp, (born_address, born_port),
-                flag, sys_flag, reconsume_times, prepared_transaction_offset,
-            ) = message  # fmt: skip
-            topic = topics[name]
-            body_bytes, properties_bytes = len(body), len(properties)
-            if body_bytes > max_body_bytes or properties_bytes >= ZERO_RUN_BYTES:
-                self._check_sizes(body, properties)
-            assert not properties or properties[-1] == 2, "properties end with a separator"
-            sys_flag = sys_flag & ~HOST_FLAGS | store_flag
-            if len(born_address) == 16:
-                sys_flag |= BORN_HOST_IPV6_FLAG
-            header = HEADER_FORMATS[sys_flag & HOST_FLAGS]
-            size = header.size + body_bytes + len(topic.prefixed) + 2 + properties_bytes
-            queue_offset = 0
-            if not sys_flag & TRANSACTION_PREPARED:
-                key = topic, queue_id
-                queue_offset = ends[key] if key in ends else topic.queue_ends.get(queue_id, 0)
-                ends[key] = queue_offset + 1
-            parts += (
-                header.pack(
-                    size if results else 0, topic.magic_code, crc32(body) & CRC_MASK, queue_id,
-                    flag, queue_offset, physical_offset, sys_flag, born_timestamp,
-                    born_address, born_port, timestamp, store_address, store_port,
-                    reconsume_times, prepared_transaction_offset, body_bytes,
-                ),
-                body,
-                topic.prefixed,
-                _pack_properties_length(properties_bytes),
-                properties,
-            )  # fmt: skip
-            results.append(_new(AppendResult, (physical_offset, size, queue_offset, timestamp)))
-            physical_offset += size
-        return parts, results, ends
 
     def append_framed(self, batch: FramedBatch) -> AppendResult:
         """Append the records of a batch, like `append_batch`; return where they lie together.
@@ -357,17 +320,6 @@ class CommitLog(LogReader):
             self._limit = _NOT_WRITABLE
             self._end_offset = self._base_offset
         return ended
-
-    def _check_sizes(self, body: bytes, properties: bytes) -> None:
-        if len(body) > self._max_body_bytes:
-            raise MessageRefusedError("the body", len(body), self._max_body_bytes)
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            raise MessageRefusedError("the properties", len(properties), MAX_PROPERTIES_BYTES)
-        if ZERO_RUN in properties:
-            # Recovery would take such a record for one whose pages were only partly written.
-            raise MessageRefusedError(
-                "a run of zeros in the properties", ZERO_RUN_BYTES, ZERO_RUN_BYTES - 1
-            )
 
     def _now(self) -> int:
         timestamp = self._clock.now_ms()

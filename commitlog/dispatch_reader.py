@@ -68,7 +68,7 @@ class DispatchReader:
 
     def end_of_file(self, offset: PhysicalOffset) -> PhysicalOffset:
         """Return where the log file behind that of `offset` begins."""
-        file_size = self._log.files.file_size
+        file_size = self._log.file_size
         return PhysicalOffset(offset - offset % file_size + file_size)
 
     def _read_columns(

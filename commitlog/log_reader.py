@@ -1,7 +1,7 @@
 """Reading the log: records by their physical offset, and pieces of it to walk over.
 
-Everything is read through descriptors. A block that the disk does not give back is an error of the
-one read that wanted it.
+The bytes come from segments, wherever those are. What cannot be had is an error of the one read
+that wanted it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from commitbus.commitlog.errors import (
     OffsetOutOfRangeError,
     StoreClosedError,
 )
-from commitbus.commitlog.mapped_file import MappedFile
-from commitbus.commitlog.mapped_file_queue import MappedFileQueue
 from commitbus.commitlog.record_format import (
     decode_record,
     decode_store_timestamp,
     dispatch_request,
 )
 from commitbus.commitlog.record_scanner import PIECE_BYTES, FileScanner, Piece, StopKind, read_piece
+from commitbus.commitlog.segments import Segment, SegmentSource
 from commitbus.commitlog.types import DispatchRequest, PhysicalOffset, Record
 
 _FIRST_READ_BYTES: Final = 4096
@@ -32,19 +31,21 @@ _TIMESTAMP_BYTES: Final = 128
 class LogReader:
     """Reads the log; `CommitLog` adds writing. Safe to call from any thread."""
 
-    _files: MappedFileQueue
-    _end_offset: int
-    _closed: bool
+    def __init__(self, segments: SegmentSource, end_offset: int) -> None:
+        """Read what lies in the segments below the end offset."""
+        self._segments = segments
+        self._end_offset = end_offset
+        self._closed = False
 
     @property
-    def files(self) -> MappedFileQueue:
-        """The log's files, for recovery, retention and checks."""
-        return self._files
+    def file_size(self) -> int:
+        """Bytes of each segment."""
+        return self._segments.file_size
 
     @property
     def min_offset(self) -> PhysicalOffset:
         """First physical offset that is stored."""
-        return PhysicalOffset(self._files.min_offset)
+        return PhysicalOffset(self._segments.min_offset)
 
     @property
     def end_offset(self) -> PhysicalOffset:
@@ -132,15 +133,15 @@ class LogReader:
             start = PhysicalOffset(base + limit)
         return requests, start
 
-    def _file_at(self, physical_offset: int) -> MappedFile:
+    def _file_at(self, physical_offset: int) -> Segment:
         if self._closed:
             raise StoreClosedError
-        file = self._files.find(physical_offset)
+        file = self._segments.find(physical_offset)
         if file is None or physical_offset >= self._end_offset:
             raise self._out_of_range(physical_offset)
         return file
 
-    def _file_with(self, physical_offset: int, size_bytes: int) -> MappedFile:
+    def _file_with(self, physical_offset: int, size_bytes: int) -> Segment:
         file = self._file_at(physical_offset)
         end = min(file.base_offset + file.size_bytes, self._end_offset)
         if physical_offset + size_bytes > end:
@@ -149,5 +150,5 @@ class LogReader:
 
     def _out_of_range(self, physical_offset: int) -> OffsetOutOfRangeError:
         return OffsetOutOfRangeError(
-            "physical offset", physical_offset, self._files.min_offset, self._end_offset
+            "physical offset", physical_offset, self._segments.min_offset, self._end_offset
         )

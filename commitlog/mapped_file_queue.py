@@ -25,6 +25,8 @@ from commitbus.commitlog.mapped_file import (
     file_name,
 )
 
+_WRITE_AGAIN_BYTES: Final = 1 << 20
+
 
 def list_files(directory: Path, file_system: FileSystem) -> list[Path]:
     """Return the files of a directory whose names are all base offsets, in order.
@@ -253,6 +255,23 @@ class MappedFileQueue:
             if file.base_offset < end and start < file_end:
                 file.flush()
                 file.must_stay_open &= end < file_end
+
+    def write_again(self, start: int, end: int) -> None:
+        """Make the bytes in [start, end) durable even if the last writer's fsync failed.
+
+        The kernel may have marked pages clean that never reached the disk, and a sync would pass
+        them over and report success. Writing what is there makes them dirty again.
+
+        Raises:
+            FlushFailedError: The disk still does not take them.
+            ReadFailedError: It does not give them back.
+        """
+        for file in self.files:
+            last = min(end - file.base_offset, file.size_bytes)
+            for position in range(max(start - file.base_offset, 0), last, _WRITE_AGAIN_BYTES):
+                length = min(_WRITE_AGAIN_BYTES, last - position)
+                file.write(position, file.read(position, length))
+        self.flush(start, end)
 
     def _sync_names(self) -> None:
         """Make the names of new files durable, and that those of deleted ones are gone."""

@@ -12,7 +12,6 @@ from enum import Enum
 from typing import Final, NamedTuple, final
 
 from commitbus.commitlog.errors import CorruptRecordError
-from commitbus.commitlog.mapped_file import MappedFile
 from commitbus.commitlog.record_format import (
     BLANK_MAGIC_CODE,
     BLANK_RECORD_BYTES,
@@ -23,6 +22,7 @@ from commitbus.commitlog.record_format import (
     check_record,
     claimed_size,
 )
+from commitbus.commitlog.segments import Segment
 
 PIECE_BYTES: Final = 4 << 20
 """Read of a file at a time: as fast as larger pieces, and the caches keep it."""
@@ -107,9 +107,7 @@ class Piece(NamedTuple):
     """How many more bytes of the file count."""
 
 
-def read_piece(
-    file: MappedFile, position: int, limit: int, piece_bytes: int = PIECE_BYTES
-) -> Piece:
+def read_piece(file: Segment, position: int, limit: int, piece_bytes: int = PIECE_BYTES) -> Piece:
     """Return bytes of a file from `position` on: `piece_bytes`, and at least one whole record.
 
     Less only if `limit`, the end of the valid bytes of the file, comes before.
@@ -141,7 +139,7 @@ class FileScanner:
 
     def __init__(
         self,
-        file: MappedFile,
+        file: Segment,
         position: int = 0,
         limit: int | None = None,
         *,

@@ -23,7 +23,6 @@ from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.checkpoint import CheckpointFile, StoreCheckpoint
 from commitbus.flush.doorbell import Doorbell
 from commitbus.flush.flushed_offsets import FlushedOffsets
-from commitbus.flush.listeners import tell
 from commitbus.flush.watermark import Watermark
 from commitbus.flush.watermark_file import WatermarkFile
 
@@ -81,23 +80,19 @@ class CheckpointService:
         dispatched_to: Callable[[], DispatchedTo],
         durable: Watermark,
         interval_ms: int,
+        on_failure: Callable[[StoreError], None],
         threads: Threads = SYSTEM_THREADS,
     ) -> None:
         self._file, self._watermark_file = file, watermark_file
         self._queues, self._index = queues, index
         self._dispatched_to, self._durable = dispatched_to, durable
-        self._interval_s = interval_ms / 1000
+        self._interval_s, self._on_failure = interval_ms / 1000, on_failure
         self._bell = Doorbell(threads)
         self._stopped = threads.event()
         self._is_settled = False
         self._saving = threads.lock()
         self._failure: FlushFailedError | None = None
-        self._failure_listeners: tuple[Callable[[StoreError], None], ...] = ()
-        self._thread = ServiceThread("commitbus-checkpoint", self._run, self._fail, threads)
-
-    def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
-        """Call `listener`, once, should a flush fail or the thread die."""
-        self._failure_listeners = (*self._failure_listeners, listener)
+        self._thread = ServiceThread("commitbus-checkpoint", self._run, on_failure, threads)
 
     def start(self) -> None:
         """Start the thread."""
@@ -114,7 +109,7 @@ class CheckpointService:
         self._thread.join()
 
     def save_now(self) -> None:
-        """Save on this thread, beside the service's own. Tells the failure listeners as that does.
+        """Save on this thread, beside the service's own. Reports a failure as that does.
 
         Raises:
             FlushFailedError: As `save`.
@@ -122,7 +117,7 @@ class CheckpointService:
         try:
             self.save()
         except FlushFailedError as error:
-            tell(self._failure_listeners, error)
+            self._on_failure(error)
             raise
 
     def save(self) -> None:
@@ -193,7 +188,7 @@ class CheckpointService:
                 if not self._is_settled:
                     self._settle_or_put_off()
         except FlushFailedError as error:
-            self._fail(error)
+            self._on_failure(error)
 
     def _save_or_put_off(self) -> None:
         """Save; without room or descriptors, try again in the next interval."""
@@ -208,6 +203,3 @@ class CheckpointService:
             self._settle()
         except OutOfResourcesError as error:
             _logger.warning("a look at unused queues is put off: %s", error)
-
-    def _fail(self, failure: StoreError) -> None:
-        tell(self._failure_listeners, failure)

@@ -43,7 +43,6 @@ from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
 from commitbus.flush.doorbell import Doorbell
-from commitbus.flush.listeners import tell
 from commitbus.flush.sealed import SealedSegment, SealedSegments, describe, read_manifest
 from commitbus.flush.watermark import Watermark
 from commitbus.indexfile.index_service import IndexService
@@ -72,6 +71,7 @@ class Housekeeping:
         dispatched: Watermark,
         before_deletion: Callable[[], None],
         on_roll: Callable[[], None],
+        on_failure: Callable[[StoreError], None],
         clock: Clock,
         file_system: FileSystem,
         threads: Threads = SYSTEM_THREADS,
@@ -90,6 +90,7 @@ class Housekeeping:
             before_deletion: Makes durable what is dispatched: where the log has no message of a
                 queue any more, its last unit alone tells the queue's end. StoreError.
             on_roll: Called when a file was ended before it was full.
+            on_failure: Called on the thread, once, should it die.
             clock: For the ages of files.
             file_system: What holds the store.
             threads: For the thread and its locks.
@@ -109,7 +110,7 @@ class Housekeeping:
         # Recovery may have cut into a file that was sealed: its manifest is void.
         self._full_at_start = frozenset(
             file.base_offset
-            for file in log.files.files
+            for file in log.local_files
             if file.base_offset + file.size_bytes <= durable.offset
         )
         self.refusal: DiskRatioError | None = None
@@ -122,13 +123,8 @@ class Housekeeping:
         self._bell = Doorbell(threads)
         self._sleep = threads.sleep
         self._stopping = False
-        self._failure_listeners: tuple[Callable[[StoreError], None], ...] = ()
-        self._thread = ServiceThread("commitbus-housekeeping", self._run, self._fail, threads)
+        self._thread = ServiceThread("commitbus-housekeeping", self._run, on_failure, threads)
         self._look_at_disk()
-
-    def add_failure_listener(self, listener: Callable[[StoreError], None]) -> None:
-        """Call `listener`, once, should the thread die."""
-        self._failure_listeners = (*self._failure_listeners, listener)
 
     def start(self) -> None:
         """Start the thread."""
@@ -136,7 +132,7 @@ class Housekeeping:
 
     def flushed(self, durable: PhysicalOffset) -> None:
         """Hear how far the log is durable. Returns at once."""
-        if durable - self._seal_from >= self._log.files.file_size:
+        if durable - self._seal_from >= self._log.file_size:
             self._bell.ring()
 
     def stop(self) -> None:
@@ -167,8 +163,8 @@ class Housekeeping:
             self._load()
             if self._sealed.max_store_timestamp(base_offset) is not None:
                 return read_manifest(self._store, base_offset, self._file_system)
-            file = self._log.files.find(base_offset)
-            if file is None:
+            begins = (file for file in self._log.local_files if file.base_offset == base_offset)
+            if (file := next(begins, None)) is None:
                 return None
             try:
                 segment = describe(file, self._file_system, self._let_others_work)
@@ -185,9 +181,6 @@ class Housekeeping:
             self.run_once()
             self._bell.wait(INTERVAL_S)
 
-    def _fail(self, failure: StoreError) -> None:
-        tell(self._failure_listeners, failure)
-
     def _round(self) -> None:
         with self._guard:
             self._load()
@@ -199,7 +192,7 @@ class Housekeeping:
     def _load(self) -> None:
         """Read the manifests, once: not at the start, which nothing of this may delay."""
         if not self._is_loaded:
-            self._sealed.load(self._log.files.file_size, self._full_at_start)
+            self._sealed.load(self._log.file_size, self._full_at_start)
             self._is_loaded = True
 
     # Sealing
@@ -207,7 +200,7 @@ class Housekeeping:
     def _next_unsealed(self) -> MappedFile | None:
         """Return the oldest file that is full and durable and has no manifest."""
         durable = self._durable.offset
-        for file in self._log.files.files:
+        for file in self._log.local_files:
             end = file.base_offset + file.size_bytes
             if end > durable:
                 break
@@ -228,7 +221,7 @@ class Housekeeping:
         Its age is what its first record says, or the time since that was first seen if the clock
         was set back meanwhile: a file that is ended too early does no harm, one that never is does.
         """
-        files = self._log.files.files
+        files = self._log.local_files
         if not self._seal_after_ms or not files or self.refusal is not None:
             return False
         stored_at = self._first_store_timestamp(files[-1])
@@ -293,7 +286,7 @@ class Housekeeping:
 
     def _deletable_files(self) -> list[StoredFile]:
         """Return every file that at most readers still use, oldest first."""
-        ended = self._log.files.files[:-1]
+        ended = self._log.local_files[:-1]
         self._ages.look([file.base_offset for file in ended], self._last_store_timestamp)
         needed_from = min(self._dispatched.offset, self._durable.offset)
         return [
@@ -312,7 +305,7 @@ class Housekeeping:
         if last is not None:
             return last
         # Not sealed yet, or damaged: no younger than the first record behind it.
-        behind = (file for file in self._log.files.files if file.base_offset > base_offset)
+        behind = (file for file in self._log.local_files if file.base_offset > base_offset)
         firsts = map(self._first_store_timestamp, behind)
         return next((first for first in firsts if first is not None), None)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final, Self, final
+from typing import Self, final
 
 from commitbus.broker.store.checkpoint_service import CheckpointService
 from commitbus.broker.store.config import StoreConfig
@@ -32,8 +32,13 @@ from commitbus.broker.store.layout import (
 )
 from commitbus.broker.store.ownership import Ownership
 from commitbus.broker.store.reput import Arrival, Reput
-from commitbus.broker.store.start import Recovery, StoreParts, find_end, open_parts, recover
-from commitbus.broker.store.store_reader import FetchedUnit, FetchResult, StoreReader
+from commitbus.broker.store.start import Recovery, StoreParts, open_parts, recover
+from commitbus.broker.store.store_reader import (
+    DEFAULT_CONFIG,
+    FetchedUnit,
+    FetchResult,
+    StoreReader,
+)
 from commitbus.commitlog.clock import Clock, SystemClock
 from commitbus.commitlog.dispatch_reader import DispatchReader
 from commitbus.commitlog.errors import (
@@ -62,8 +67,6 @@ from commitbus.flush.watermark import AppendedEnd, Watermark
 from commitbus.flush.watermark_file import WATERMARK_PATH, WatermarkFile
 
 __all__ = ["Arrival", "FetchResult", "FetchedUnit", "MessageStore", "StoreReader"]
-
-DEFAULT_CONFIG: Final = StoreConfig()
 
 
 @final
@@ -104,15 +107,9 @@ class MessageStore(StoreReader):
         self._failure: StoreError | None = None
         self._failure_guard = threads.lock()
         self.durable_watermark = Watermark(parts.log.flushed_where, threads)
-        self._flush = FlushService(
-            LocalDisk(parts.log, watermark_file), config.flush, self.durable_watermark, threads
-        )
-        # "Acknowledged" and "may be shown" are decided here, and nowhere else.
-        is_sync = config.flush.mode is FlushMode.SYNC_FLUSH
-        self.confirm_point: Watermark | AppendedEnd = (
-            self.durable_watermark if is_sync else AppendedEnd(lambda: parts.log.end_offset)
-        )
-        self._appended = self._flush.request if is_sync else self._appended_and_confirmed
+        target = LocalDisk(parts.log, watermark_file)
+        self._flush = FlushService(target, config.flush, self.durable_watermark, threads)
+        self.confirm_point = self._choose_confirm_point(config.flush.mode)
         self._reput = Reput(
             DispatchReader(parts.log),
             parts.queues,
@@ -132,10 +129,28 @@ class MessageStore(StoreReader):
             dispatched_to=lambda: self._reput.dispatched_to,
             durable=self.durable_watermark,
             interval_ms=config.checkpoint_interval_ms,
+            on_failure=self._on_failure,
             threads=threads,
         )
-        self._housekeeping = Housekeeping(
-            directory,
+        self._housekeeping = self._new_housekeeping(parts, config, clock, threads)
+        self.dispatched = self._reput.dispatched
+        self._request_flush, self._wake_reput = self._flush.request, self._reput.wake
+        self._connect()
+        self._start()
+
+    def _choose_confirm_point(self, mode: FlushMode) -> Watermark | AppendedEnd:
+        """Decide, here and nowhere else, when a message is acknowledged and may be shown."""
+        if mode is FlushMode.SYNC_FLUSH:
+            self._appended = self._flush.request
+            return self.durable_watermark
+        self._appended = self._appended_and_confirmed
+        return AppendedEnd(lambda: self._log.end_offset)
+
+    def _new_housekeeping(
+        self, parts: StoreParts, config: StoreConfig, clock: Clock, threads: Threads
+    ) -> Housekeeping:
+        return Housekeeping(
+            self.directory,
             parts.log,
             parts.queues,
             parts.index,
@@ -145,14 +160,11 @@ class MessageStore(StoreReader):
             dispatched=self._reput.dispatched,
             before_deletion=self._checkpoints.save_now,
             on_roll=self._rolled,
+            on_failure=self._on_failure,
             clock=clock,
-            file_system=file_system,
+            file_system=self._file_system,
             threads=threads,
         )
-        self.dispatched = self._reput.dispatched
-        self._request_flush, self._wake_reput = self._flush.request, self._reput.wake
-        self._connect()
-        self._start()
 
     def _connect(self) -> None:
         """Connect the services' listeners, and the store's listener for their failures."""
@@ -160,8 +172,6 @@ class MessageStore(StoreReader):
         self.confirm_point.listen(lambda _: self._reput.wake())
         self._reput.add_arrival_listener(lambda _: self._checkpoints.request())
         self.dispatched.listen(None, self._on_failure)
-        self._checkpoints.add_failure_listener(self._on_failure)
-        self._housekeeping.add_failure_listener(self._on_failure)
         self._log.on_failure = self._on_failure
 
     def _start(self) -> None:
@@ -243,35 +253,6 @@ class MessageStore(StoreReader):
             undo.pop_all()
         return store
 
-    @staticmethod
-    def open_read_only(
-        directory: Path,
-        config: StoreConfig = DEFAULT_CONFIG,
-        *,
-        clock: Clock | None = None,
-        file_system: FileSystem | None = None,
-    ) -> StoreReader:
-        """Open any store, RocketMQ's too, to read what it holds now: no lock, nothing written.
-
-        Of a store that is being written to, what the durable watermark covers is seen. Queues and
-        index are taken as they are.
-
-        Raises:
-            NotAStoreError: It is none.
-            OSError: A file cannot be read.
-        """
-        clock, file_system = clock or SystemClock(), file_system or RealFileSystem()
-        check_directory(directory, file_system, may_be_new=False)
-        with ExitStack() as undo:
-            parts = open_parts(
-                directory, config, clock=clock, file_system=file_system, clean=None, undo=undo
-            )
-            find_end(parts.log, directory, file_system)
-            parts.queues.delete_before(parts.log.min_offset)
-            parts.queues.settle_deleted(parts.log.min_offset, parts.log.end_offset)
-            undo.pop_all()
-        return StoreReader(parts.log, parts.queues, parts.index)
-
     # Writing
 
     def put(self, message: OutgoingMessage) -> AppendResult:
@@ -350,7 +331,7 @@ class MessageStore(StoreReader):
         if base_offset is None:
             return None
         self._rolled()
-        self.durable_watermark.wait(PhysicalOffset(base_offset + self._log.files.file_size))
+        self.durable_watermark.wait(PhysicalOffset(base_offset + self._log.file_size))
         return self._housekeeping.seal(base_offset)
 
     def keep_house(self) -> None:

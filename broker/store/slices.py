@@ -126,7 +126,7 @@ def _copy(
     """Return the bytes of records, in order; None if a disk would have to be waited for."""
     if not len(offsets):
         return []
-    file_bytes = log.files.file_size
+    file_bytes = log.file_size
     ends = offsets + sizes
     # Records next to each other are one run; a run never reaches into the next file.
     breaks = np.flatnonzero(offsets[1:] != ends[:-1]) + 1

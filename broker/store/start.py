@@ -62,7 +62,6 @@ from commitbus.flush.watermark_file import read_durable_watermark
 from commitbus.indexfile.index_service import IndexService
 
 _DISPATCH_RECORDS: Final = 4096
-_WRITE_AGAIN_BYTES: Final = 1 << 20
 _OPEN_FILES_MAX: Final = 8192
 _INDEX_BEHIND_WORTH_SAYING: Final = 16 << 20
 _NEVER: Final = 1 << 63
@@ -252,7 +251,7 @@ def _recover_after_crash(
         on_progress=on_progress,
     )
     if watermark is not None:
-        write_again(log, watermark)
+        log.files.write_again(max(watermark, log.min_offset), log.end_offset)
     if flushed is not None:
         queues_end = PhysicalOffset(min(max(flushed.queues_end, outcome.start), log.end_offset))
     else:
@@ -352,25 +351,6 @@ def find_end(log: CommitLog, store: Path, file_system: FileSystem) -> None:
     )
     if watermark is not None and log.min_offset <= watermark < log.end_offset:
         log.truncate(watermark)
-
-
-def write_again(log: CommitLog, durable_watermark: PhysicalOffset) -> None:
-    """Make what lies above the watermark durable, even if the last writer's fsync failed.
-
-    The kernel may have marked pages clean that never reached the disk, and a sync would pass them
-    over and report success. Writing what is there makes them dirty again.
-
-    Raises:
-        FlushFailedError: The disk still does not take them.
-        ReadFailedError: It does not give them back.
-    """
-    start, end = max(durable_watermark, log.min_offset), log.end_offset
-    for file in log.files.files:
-        last = min(end - file.base_offset, file.size_bytes)
-        for position in range(max(start - file.base_offset, 0), last, _WRITE_AGAIN_BYTES):
-            length = min(_WRITE_AGAIN_BYTES, last - position)
-            file.write(position, file.read(position, length))
-    log.files.flush(start, end)
 
 
 def trusted_queue_end(

@@ -8,20 +8,26 @@ unless their name says `cached`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self, final
 
 import numpy as np
 
+from commitbus.broker.store.config import StoreConfig
+from commitbus.broker.store.layout import check_directory
 from commitbus.broker.store.slices import UNITS_MAX, LogSlices, Slice, WantedTags, queue_slice
+from commitbus.broker.store.start import find_end, open_parts
+from commitbus.commitlog.clock import Clock, SystemClock
 from commitbus.commitlog.commit_log import CommitLog
 from commitbus.commitlog.errors import (
     CorruptRecordError,
     OffsetOutOfRangeError,
     QueryTooWideError,
 )
+from commitbus.commitlog.file_system import FileSystem, RealFileSystem
 from commitbus.commitlog.record_format import parse_offset_message_id
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset, Record
 from commitbus.consumequeue.consume_queue import ConsumeQueue
@@ -30,6 +36,7 @@ from commitbus.consumequeue.unit_format import UNIT, UNIT_DTYPE
 from commitbus.indexfile.index_format import KeyKind
 from commitbus.indexfile.index_service import IndexService
 
+DEFAULT_CONFIG: Final = StoreConfig()
 SCAN_UNITS_MAX: Final = 4096
 """A fetch by tags codes examines at most this many units, in 50 us: a filter that nothing passes
 must not hold up the thread that serves everybody."""
@@ -67,6 +74,35 @@ class StoreReader:
 
     def __init__(self, log: CommitLog, queues: ConsumeQueueStore, index: IndexService) -> None:
         self._log, self._queues, self._index = log, queues, index
+
+    @staticmethod
+    def open_read_only(
+        directory: Path,
+        config: StoreConfig = DEFAULT_CONFIG,
+        *,
+        clock: Clock | None = None,
+        file_system: FileSystem | None = None,
+    ) -> StoreReader:
+        """Open any store, RocketMQ's too, to read what it holds now: no lock, nothing written.
+
+        Of a store that is being written to, what the durable watermark covers is seen. Queues and
+        index are taken as they are.
+
+        Raises:
+            NotAStoreError: It is none.
+            OSError: A file cannot be read.
+        """
+        clock, file_system = clock or SystemClock(), file_system or RealFileSystem()
+        check_directory(directory, file_system, may_be_new=False)
+        with ExitStack() as undo:
+            parts = open_parts(
+                directory, config, clock=clock, file_system=file_system, clean=None, undo=undo
+            )
+            find_end(parts.log, directory, file_system)
+            parts.queues.delete_before(parts.log.min_offset)
+            parts.queues.settle_deleted(parts.log.min_offset, parts.log.end_offset)
+            undo.pop_all()
+        return StoreReader(parts.log, parts.queues, parts.index)
 
     def __enter__(self) -> Self:
         """Return the store."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from commitbus.broker.store import start
 from commitbus.broker.store.checkpoint_service import CheckpointService
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog import recovery
@@ -218,7 +217,7 @@ def _retried_fsync(patch: pytest.MonkeyPatch) -> None:
     hunt=power_cut_after_failed_sync,
 )
 def _not_written_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(start, "write_again", lambda *_: None)
+    patch.setattr(MappedFileQueue, "write_again", lambda *_: None)
 
 
 @bug("warming the pages ahead of the writer overwrites the last of its own")

@@ -39,7 +39,8 @@ class Surroundings:
         self.calls: list[str] = []
         self.dispatched = DispatchedTo(PhysicalOffset(100), 1111)
         self.failure: StoreError | None = None
-        self.saved = threading.Event()
+        self.saved, self.failed = threading.Event(), threading.Event()
+        self.failures: list[StoreError] = []
         self.states_saved_for = -1
         self.last_full_timestamp, self.last_full_offset = 99, PhysicalOffset(90)
         durable: Any = self
@@ -51,7 +52,13 @@ class Surroundings:
             dispatched_to=lambda: self.dispatched,
             durable=durable,
             interval_ms=1,
+            on_failure=self.fail,
         )
+
+    def fail(self, failure: StoreError) -> None:
+        """Note that the service failed."""
+        self.failures.append(failure)
+        self.failed.set()
 
     def flush(self) -> None:
         """Fail, or be the flush of queues or index; meanwhile reput goes on."""
@@ -109,16 +116,11 @@ def test_it_saves_within_the_interval_when_asked(surroundings: Surroundings) -> 
 
 def test_a_failed_flush_is_told_and_promises_nothing(surroundings: Surroundings) -> None:
     """The file stays as it was."""
-    failures: list[StoreError] = []
-    told = threading.Event()
-
-    surroundings.service.add_failure_listener(failures.append)
-    surroundings.service.add_failure_listener(lambda _: told.set())
     surroundings.failure = FlushFailedError(Path("queue"), OSError(errno.EIO, "I/O error"))
     surroundings.service.start()
     surroundings.service.request()
-    assert told.wait(PATIENCE_S)
-    assert failures == [surroundings.failure]
+    assert surroundings.failed.wait(PATIENCE_S)
+    assert surroundings.failures == [surroundings.failure]
     assert surroundings.checkpoint == StoreCheckpoint()
 
 
@@ -133,8 +135,6 @@ def test_a_checkpoint_without_room_is_put_off(
     surroundings: Surroundings, refusal: StoreError
 ) -> None:
     """No flush has failed, and no thread died: it is saved when there is room."""
-    failures: list[StoreError] = []
-    surroundings.service.add_failure_listener(failures.append)
     surroundings.failure = refusal
     surroundings.service.start()
     surroundings.service.request()
@@ -142,7 +142,7 @@ def test_a_checkpoint_without_room_is_put_off(
     surroundings.failure = None
     assert surroundings.saved.wait(PATIENCE_S)
     surroundings.service.stop()
-    assert failures == []
+    assert surroundings.failures == []
     assert surroundings.checkpoint == StoreCheckpoint(1111, 1111, 99)
 
 
@@ -164,12 +164,10 @@ def test_it_notes_physical_offsets_with_the_checkpoint(surroundings: Surrounding
 
 def test_a_checkpoint_without_descriptors_is_put_off(surroundings: Surroundings) -> None:
     """It was taken for a failed flush, which made the store read-only for good."""
-    failures: list[StoreError] = []
-    surroundings.service.add_failure_listener(failures.append)
     surroundings.failure = OutOfResourcesError(Path("q"), OSError(errno.EMFILE, "Too many"))
     surroundings.service.start()
     surroundings.service.request()
     assert not surroundings.saved.wait(0.1)
     surroundings.failure = None
     assert surroundings.saved.wait(PATIENCE_S)
-    assert failures == []
+    assert surroundings.failures == []
