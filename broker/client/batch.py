@@ -12,9 +12,9 @@ import numpy as np
 from commitbus.broker.client.errors import ClientError
 from commitbus.broker.core import properties as names
 from commitbus.commitlog.kernels.columns import Int64s
+from commitbus.commitlog.record_fields import DamagedRecordsError, RecordFields, locate
 from commitbus.commitlog.record_format import decode_properties, offset_message_id
 from commitbus.commitlog.types import Host, PhysicalOffset
-from commitbus.flush.spark.record_fields import DamagedRecordsError, RecordFields, locate
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped] # pyarrow ships no types

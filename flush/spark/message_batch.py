@@ -21,15 +21,15 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped] # pyarrow ships no types
 import pyarrow.compute as pc  # type: ignore[import-untyped] # pyarrow ships no types
 
-from commitbus.commitlog.types import Host
-from commitbus.flush.spark.columns import arrow_schema
-from commitbus.flush.spark.compression import COMPRESSED_FLAG, plain_body
-from commitbus.flush.spark.properties import PropertyColumns, as_text, slices
-from commitbus.flush.spark.record_fields import (
+from commitbus.commitlog.record_fields import (
     Booleans,
     Int64s,
     RecordFields,
 )
+from commitbus.commitlog.types import Host
+from commitbus.flush.spark.columns import arrow_schema
+from commitbus.flush.spark.compression import COMPRESSED_FLAG, plain_body
+from commitbus.flush.spark.properties import PropertyColumns, as_text, slices
 
 BODIES_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of decompressed bodies in one batch of more than one row."""

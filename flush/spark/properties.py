@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped] # pyarrow ships no types
 import pyarrow.compute as pc  # type: ignore[import-untyped] # pyarrow ships no types
 
-from commitbus.flush.spark.record_fields import Int64s
+from commitbus.commitlog.record_fields import Int64s
 
 
 def slices(data: pa.Buffer, boundaries: Int64s) -> pa.Array:

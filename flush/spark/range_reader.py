@@ -12,6 +12,22 @@ from isal.isal_zlib import crc32
 
 from commitbus.commitlog.errors import CorruptRecordError, ReadFailedError
 from commitbus.commitlog.file_system import File, FileSystem
+from commitbus.commitlog.log_pieces import (
+    EMPTY_PIECE,
+    PIECE_BYTES,
+    LogPiece,
+    next_readable,
+    read_piece,
+)
+from commitbus.commitlog.record_fields import (
+    Booleans,
+    DamagedRecordsError,
+    Int64s,
+    RecordFields,
+    examine,
+    follow_chain,
+    locate,
+)
 from commitbus.commitlog.record_format import (
     BLANK_MAGIC_CODE,
     BLANK_RECORD_BYTES,
@@ -22,25 +38,9 @@ from commitbus.commitlog.record_format import (
     claimed_size,
 )
 from commitbus.flush.spark.columns import ALL_COLUMNS
-from commitbus.flush.spark.log_pieces import (
-    EMPTY_PIECE,
-    PIECE_BYTES,
-    LogPiece,
-    next_readable,
-    read_piece,
-)
 from commitbus.flush.spark.log_ranges import LogRange, RangeEnd, named_records
 from commitbus.flush.spark.message_batch import MessageBatch, TooManyBytesError
 from commitbus.flush.spark.read_options import OnDamage, ReadOptions
-from commitbus.flush.spark.record_fields import (
-    Booleans,
-    DamagedRecordsError,
-    Int64s,
-    RecordFields,
-    examine,
-    follow_chain,
-    locate,
-)
 
 _LOG: Final = logging.getLogger(__name__)
 _HEADER_BYTES_MAX: Final = 128

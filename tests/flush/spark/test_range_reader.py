@@ -16,11 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from commitbus.commitlog import record_fields
 from commitbus.commitlog.errors import CorruptRecordError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.record_format import decode_record
 from commitbus.commitlog.types import Host, PhysicalOffset
-from commitbus.flush.spark import message_batch, record_fields
+from commitbus.flush.spark import message_batch
 from commitbus.flush.spark.columns import ALL_COLUMNS, arrow_schema
 from commitbus.flush.spark.log_ranges import LogRange, RangeEnd, plan_ranges
 from commitbus.flush.spark.range_reader import read_range

@@ -13,8 +13,8 @@ import pytest
 
 from commitbus.commitlog.errors import ReadFailedError
 from commitbus.commitlog.file_system import RealFileSystem
+from commitbus.commitlog.log_pieces import next_readable, read_piece
 from commitbus.flush.spark import range_reader
-from commitbus.flush.spark.log_pieces import next_readable, read_piece
 from commitbus.flush.spark.log_ranges import plan_ranges
 from commitbus.flush.spark.range_reader import read_range
 from commitbus.flush.spark.read_options import OnDamage, ReadOptions
