@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
+import trio
+
 from commitbus.broker.config import BrokerConfig
 from commitbus.broker.core.client_groups import ClientGroups
 from commitbus.broker.core.counters import Counters
