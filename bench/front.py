@@ -17,6 +17,7 @@ from commitbus.broker.rpc.http2.grpc_wire import encode_message
 from commitbus.broker.rpc.http2.limits import ServerLimits
 from commitbus.broker.rpc.http2.server_connection import ServerConnection
 from commitbus.broker.rpc.http2.server_state import ServerState
+from commitbus.broker.rpc.http2.wire import Turn
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
@@ -52,7 +53,7 @@ class MeasuringWire:
         self._call = 0
         self.cpu_s: list[float] = []
 
-    async def read(self, size: int = 0) -> bytes:
+    async def read(self, size: int = 0, turn: Turn | None = None) -> bytes:
         """Return the next calls, each one's headers and request in a row as of most clients."""
         await trio.lowlevel.checkpoint()
         if len(self.cpu_s) >= WARM_UP_READS + READS:

@@ -93,12 +93,15 @@ class ConsumeQueue(QueueReader):
         """
         first, end = self._min_offset, self._max_offset
         is_first_left = self._begin_physical >= min_physical_offset
+        if not is_first_left:
+            self.open_files()
         if not is_first_left and not self.is_empty:
-            self._min_offset = begin = QueueOffset(
-                gallop(
-                    first, end, lambda i: self._unit_at(i).physical_offset >= min_physical_offset
-                )
+            begin = gallop(
+                self._min_offset,
+                end,
+                lambda i: self._unit_at(i).physical_offset >= min_physical_offset,
             )
+            self._min_offset = QueueOffset(begin)
             if begin < end:
                 self._begin_physical = self._unit_at(begin).physical_offset
             else:

@@ -200,6 +200,8 @@ class QueueReader:
                     "it does not end as the last checkpoint saw it: something else has changed it; "
                     "the next start looks at all queues",
                 )
+            # Files of the beginning may have been removed after the checkpoint.
+            self._min_offset = QueueOffset(max(self._min_offset, self._first_stored()))
             self._is_loaded = True
 
     def _ends_as_known(self) -> bool:

@@ -114,3 +114,27 @@ def test_a_queue_whose_files_cannot_be_opened_yet_is_read_later(
     file_system.fails = {}
     assert len(queue.units(QueueOffset(0), 3)) == 3
     queue.close()
+
+
+@pytest.mark.parametrize("log_begins_at", [600, 1200])
+def test_files_that_are_gone_since_the_checkpoint_are_not_looked_for(
+    tmp_path: Path, log_begins_at: int
+) -> None:
+    """A crash came between the removal of a file and the next checkpoint."""
+    store = open_store(tmp_path / "cq")
+    store.put([message(n, n) for n in range(15)])
+    store.delete_before(PhysicalOffset(600))
+    state = the_queue(store).state()
+    assert state.min_offset == 6
+    store.close()
+    directory = tmp_path / "cq" / "T" / "0"
+    (directory / f"{0:020}").unlink()
+    queue = ConsumeQueue(
+        "T", 0, directory, 200, file_system=RealFileSystem(), policy=FilePolicy(grow=True)
+    )
+    queue.rest(state, is_doubtful=False)
+    queue.delete_before(PhysicalOffset(log_begins_at + 1))
+    assert queue.min_offset == max(10, log_begins_at // 100 + 1)
+    offsets = [unit.physical_offset for unit in queue.units(queue.min_offset, 10)]
+    assert offsets == [100 * number for number in range(queue.min_offset, 15)]
+    queue.close()

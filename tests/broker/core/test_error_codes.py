@@ -34,6 +34,7 @@ CAUGHT_BEFORE: Final = {
     "ConfigError": "before there is a broker",
     "ConfigTooLargeError": "is logged, or becomes a StateWriteError",
     "ConversionError": "makes a filter's condition not true",
+    "DamagedRecordsError": "becomes the error of a batch, or of a Spark task",
     "DocumentError": "becomes a StateFileError, or a refusal of the admin service",
     "EngineError": "ends the connection",
     "EntryError": "ends the replay of a journal at the start",
