@@ -14,7 +14,6 @@ from typing import Any, final
 
 import trio
 import trio.testing
-from google.protobuf.message import Message
 
 from bench.load import METADATA, send_request
 from bench.measure import Row
@@ -22,11 +21,12 @@ from commitbus.broker.config import BrokerConfig
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.methods import messaging_methods
 from commitbus.broker.rpc.call import Call, Response
-from commitbus.broker.rpc.exchange import encoded
+from commitbus.broker.rpc.exchange import begin, encoded
+from commitbus.broker.rpc.interceptor import intercepted
 from commitbus.broker.rpc.method import Method, Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.rpc.proto.wire_format import key_of
-from commitbus.broker.rpc_latency import RpcLatency, timed_methods
+from commitbus.broker.rpc_latency import RpcLatency
 from commitbus.broker.server import RunningBroker, run_broker
 
 MESSAGES = 20_000
@@ -34,6 +34,9 @@ BATCH = 32
 PARKED = 10_000
 PARKED_IN_GROUP = 1_000
 MESSAGE = key_of(pb.ReceiveMessageResponse, "message")
+OK = pb.Status(code=pb.OK).SerializeToString()
+SHORT = 10
+"""Responses begin with their status."""
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 
 Measure = Callable[[MessagingContext, dict[str, Method]], Awaitable[list[Row]]]
@@ -93,7 +96,7 @@ async def measure(config: BrokerConfig, measure_rows: Measure) -> list[Row]:
         context = broker.context.messaging
         methods = {
             method.path.removeprefix(SERVICE): method
-            for method in timed_methods(messaging_methods(context), RpcLatency())
+            for method in intercepted(messaging_methods(context), [RpcLatency().intercept])
         }
         rows = await measure_rows(context, methods)
         stop.set()
@@ -128,7 +131,6 @@ async def measure_all(context: MessagingContext, methods: dict[str, Method]) -> 
 
 async def parked(context: MessagingContext, receive: Method) -> Row:
     """Return the memory of a receiver that waits, the transport's share left out."""
-    handler: Any = receive.handler
     groups = [f"parked-{number}" for number in range(PARKED // PARKED_IN_GROUP)]
     # Made before: who waits for that to be stored is not parked yet.
     await context.topic("Empty")
@@ -143,7 +145,8 @@ async def parked(context: MessagingContext, receive: Method) -> Row:
         data = receive_request(group, BATCH, topic="Empty")
         for _ in range(PARKED_IN_GROUP):
             request = pb.ReceiveMessageRequest.FromString(data)
-            answer = handler(request, next(calls_left), Deliveries().take)
+            call = next(calls_left)
+            answer: Any = begin(receive, call, (request, call, Deliveries().take))
             receiver = answer if isinstance(answer, Parked) else await answer
             receiver.when_woken(lambda: None)
             waiting.append(receiver)
@@ -169,22 +172,20 @@ async def row(name: str, messages: int, work: Awaitable[None]) -> Row:
 
 async def calls(method: Method, requests: Sequence[bytes]) -> None:
     """Make unary calls as a transport does; one that was refused is not a fast one."""
-    handler: Any = method.handler
     request_type: Any = method.request_type
     for request in requests:
-        answer = handler(request_type.FromString(request), call_of(method))
-        response: Any = answer if isinstance(answer, Message | bytes) else await answer
-        encoded(response)
-        # Bytes are of what has succeeded.
-        assert isinstance(response, bytes) or response.status.code == pb.OK, response.status.message
+        call = call_of(method)
+        answer: Any = begin(method, call, (request_type.FromString(request), call))
+        data = answer if isinstance(answer, bytes) else encoded(await answer)
+        assert OK in data[:SHORT], method.response_type.FromString(data)
 
 
 async def drain(method: Method, data: bytes, deliveries: Deliveries, count: int) -> None:
     """Receive until so many messages were delivered."""
-    handler: Any = method.handler
     while len(deliveries.messages) < count:
-        request = pb.ReceiveMessageRequest.FromString(data)
-        parked = await handler(request, call_of(method), deliveries.take)
+        request, call = pb.ReceiveMessageRequest.FromString(data), call_of(method)
+        answer: Any = begin(method, call, (request, call, deliveries.take))
+        parked = await answer
         assert parked is None, "there is nothing more to receive"
 
 

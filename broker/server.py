@@ -37,8 +37,9 @@ from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.progress.sqlite_rows import SqliteRows
 from commitbus.broker.rates import Rates
 from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES, TRIO_CALLS_MAX
+from commitbus.broker.rpc.interceptor import Interceptor
 from commitbus.broker.rpc.method import Method
-from commitbus.broker.rpc_latency import RpcLatency, timed_methods
+from commitbus.broker.rpc_latency import RpcLatency
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.version import version
@@ -127,11 +128,10 @@ async def _serve_until(
         *admin_methods(context),
         *bulk_methods(state.broker),
     ]
-    if config.metrics_port >= 0:
-        methods = timed_methods(methods, latency)
+    interceptors = [latency.intercept] if config.metrics_port >= 0 else []
     async with _metrics(state, latency) as metrics_endpoint, trio.open_nursery() as transports:
         state.listen_port = await transports.start(
-            _transport(config, methods, is_patient=is_patient)
+            _transport(config, methods, interceptors, is_patient=is_patient)
         )
         running = RunningBroker(
             endpoint=join_host_port(config.listen_host, state.listen_port),
@@ -147,7 +147,11 @@ async def _serve_until(
 
 
 def _transport(
-    config: BrokerConfig, methods: Sequence[Method], *, is_patient: bool
+    config: BrokerConfig,
+    methods: Sequence[Method],
+    interceptors: Sequence[Interceptor],
+    *,
+    is_patient: bool,
 ) -> Callable[..., Awaitable[None]]:
     """Return what serves the methods as the configuration wants it.
 
@@ -159,7 +163,9 @@ def _transport(
     if config.transport is Transport.GRPCIO:
         from commitbus.broker.rpc import grpcio_transport  # noqa: PLC0415 - see above
 
-        return partial(grpcio_transport.serve, methods, listen=config.listen)
+        return partial(
+            grpcio_transport.serve, methods, listen=config.listen, interceptors=interceptors
+        )
     from commitbus.broker.rpc import trio_transport  # noqa: PLC0415 - see above
     from commitbus.broker.rpc.listen.accept import (  # noqa: PLC0415 - see above
         TIME_LIMIT_S,
@@ -182,6 +188,7 @@ def _transport(
         trio_transport.serve,
         methods,
         listen=config.listen,
+        interceptors=interceptors,
         unix_socket=config.unix_socket,
         accept_options=accept_options,
         limits=limits.without_time_limits() if is_patient else limits,

@@ -65,10 +65,35 @@ class RpcError(Exception):
         super().__init__(f"{code.name}: {self.message}")
 
 
+class CallWatch:
+    """Follows one call for an interceptor. Each step does nothing unless it is overridden.
+
+    `received` may raise what a handler may raise: the call then ends as if its handler had raised
+    it. The other steps must not raise.
+    """
+
+    __slots__ = ()
+
+    def received(self, request: Message | bytes) -> None:
+        """Look at a request before the handler does; `bytes` where the handler takes bytes."""
+
+    def responding(self, responses: tuple[Response | Pieces, ...]) -> None:
+        """Look at the one response, or at those that a handler sends together."""
+
+    def ended(self, error: RpcError | None, *, was_cancelled: bool) -> None:
+        """Take note of the end, which comes once.
+
+        Args:
+            error: the status that the client is told; None if the call was answered.
+            was_cancelled: whether the handler was stopped: by the deadline, because the client has
+                gone, or because the server stops.
+        """
+
+
 @final
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call, as its transport saw it arrive. Nobody changes it, except `when_unfinished`.
+    """One call, as its transport saw it arrive. A handler changes nothing but `when_unfinished`.
 
     Not frozen, because that makes one four times as dear, and each request needs one.
     """
@@ -87,6 +112,8 @@ class Call:
     when_unfinished: Callable[[], None] | None = None
     """Set by a handler before it ends, if it has to know that its response did not leave in full:
     called once if the stream or the connection ends before the network has taken all of it."""
+    watches: tuple[CallWatch, ...] = ()
+    """What interceptors follow the call with. Set before the handler is called."""
 
     @property
     def client_id(self) -> str:

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, Message
 
 from commitbus.broker.rpc.call import Call, Pieces, Response, RpcError, StatusCode
 from commitbus.broker.rpc.defaults import COMPRESSED_FIELDS_MIN, COMPRESSED_FIELDS_PER_BYTE
+from commitbus.broker.rpc.interceptor import begin_watches
 from commitbus.broker.rpc.method import Later, Method, MethodKind, Parked, Result
 from commitbus.broker.rpc.outcome import (
     deadline_exceeded,
@@ -39,6 +40,8 @@ MESSAGE_COST_BYTES = 256
 
 _CUT_SHORT: Final = shutting_down()
 """The outcome of every call until it has another: one for all, since thousands may wait."""
+_TOO_LATE: Final = deadline_exceeded()
+"""The outcome of calls whose deadline passed, or whose client has gone."""
 
 
 def parse(
@@ -73,21 +76,36 @@ def begin(
 ) -> bytes | RpcError | Later | Parked | Awaitable[object]:
     """Call the handler; return the outcome if it is known at once, else what to wait for."""
     handler: Callable[..., object] = method.handler
+    outcome: bytes | RpcError
     try:
+        if method.begins:
+            arguments = begin_watches(method, call, arguments)
         result = handler(*arguments)
-        if isinstance(result, (bytes, Message)):
-            return _encode(method, result)
+        if not isinstance(result, (bytes, Message)):
+            return cast("Later | Parked | Awaitable[object]", result)
+        outcome = _encode(method, call, result)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
-        return refusal(error, call)
-    return cast("Later | Parked | Awaitable[object]", result)
+        outcome = refusal(error, call)
+    _tell_end(call, outcome)
+    return outcome
 
 
-def _encode(method: Method, result: object) -> bytes:
+def _encode(method: Method, call: Call, result: object) -> bytes:
     assert not method.kind.streams_responses, f"{method.path} sends its responses, returns none"
-    if isinstance(result, bytes):
-        return result
-    assert isinstance(result, method.response_type), f"{method.path} returned {type(result)}"
-    return result.SerializeToString()
+    assert isinstance(result, method.response_type | bytes), f"{method.path}: {type(result)}"
+    for watch in call.watches:
+        watch.responding((result,))
+    return result if isinstance(result, bytes) else result.SerializeToString()
+
+
+def _tell_end(call: Call, outcome: Outcome) -> None:
+    if call.watches:
+        # They may hold the call: without the collector's help only if let go.
+        watches, call.watches = call.watches, ()
+        error = outcome if isinstance(outcome, RpcError) else None
+        was_cancelled = outcome is _CUT_SHORT or outcome is _TOO_LATE
+        for watch in watches:
+            watch.ended(error, was_cancelled=was_cancelled)
 
 
 def encoded(response: Response | Pieces) -> bytes:
@@ -168,13 +186,13 @@ class Exchange:
             self._scope.cancel()
         elif self._parked is not None:
             self._parked.abandon()
-            self._end(_CUT_SHORT if self._server_stops else deadline_exceeded())
+            self._end(_CUT_SHORT if self._server_stops else _TOO_LATE)
 
     def dismiss(self) -> None:
         """Cancel the handler, because the server stops; the client is told so."""
         self._server_stops = True
         if self._scope is None and self._parked is None:
-            self._end(shutting_down())
+            self._end(_CUT_SHORT)
         else:
             self.cancel()
 
@@ -182,7 +200,7 @@ class Exchange:
         if self._is_over:
             return
         try:
-            outcome: Outcome = _encode(self._method, result())
+            outcome: Outcome = _encode(self._method, self._call, result())
         except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
             outcome = refusal(error, self._call)
         self._end(outcome)
@@ -195,12 +213,12 @@ class Exchange:
             with scope:
                 result = await answer
                 if not self._method.kind.streams_responses:
-                    outcome = _encode(self._method, result)
+                    outcome = _encode(self._method, self._call, result)
                 else:
                     assert isinstance(result, Parked | None), f"{self._method.path} returned more"
                     outcome = result
             if scope.cancelled_caught and not self._server_stops:
-                outcome = deadline_exceeded()
+                outcome = _TOO_LATE
         except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
             outcome = refusal(error, self._call)
         finally:
@@ -219,6 +237,7 @@ class Exchange:
 
     def _end(self, outcome: Outcome) -> None:
         self._is_over, self._parked = True, None
+        _tell_end(self._call, outcome)
         self._crew.finished(self)
         self._finish(outcome)
 

@@ -23,6 +23,7 @@ from commitbus.broker.rpc.defaults import (
 )
 from commitbus.broker.rpc.exchange import Crew
 from commitbus.broker.rpc.grpcio_server import CallCarrier, GrpcioServer, Limits
+from commitbus.broker.rpc.interceptor import Interceptor
 from commitbus.broker.rpc.method import Method
 from commitbus.broker.rpc.standard_services import with_standard_services
 
@@ -31,6 +32,7 @@ async def serve(
     methods: Sequence[Method],
     *,
     listen: str,
+    interceptors: Sequence[Interceptor] = (),
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     concurrent_calls_max: int = CONCURRENT_CALLS_MAX,
     drain_grace_s: float = DRAIN_GRACE_S,
@@ -44,6 +46,7 @@ async def serve(
     Args:
         methods: what is served. Their handlers run in this trio thread.
         listen: `HOST:PORT`; port 0 takes a free one.
+        interceptors: what is around every call, those of health and reflection included.
         max_message_bytes: the largest request message that is accepted. gRPC has one limit for all
             methods: no more than the largest that one of them takes.
         concurrent_calls_max: calls at the same time, parked ones counted; beyond it the client
@@ -55,7 +58,7 @@ async def serve(
         ListenError: the address is malformed, taken, or not this machine's.
     """
     split_address(listen)
-    health, methods = with_standard_services(methods)
+    health, methods = with_standard_services(methods, interceptors)
     largest_bytes = max(method.max_request_bytes for method in methods)
     limits = Limits(min(max_message_bytes, largest_bytes), concurrent_calls_max)
     failure: ListenError | None = None

@@ -19,7 +19,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from commitbus.broker.rpc.call import Call, Response, Send
+from commitbus.broker.rpc.call import Call, CallWatch, Response, Send
 from commitbus.broker.rpc.defaults import REQUEST_BYTES_MAX, REQUEST_FIELDS_MAX
 
 
@@ -104,6 +104,8 @@ ServerStreamHandler = Callable[[Any, Call, Send], Parked | Awaitable[Parked | No
 ClientStreamHandler = Callable[[AsyncIterator[Any], Call], Awaitable[Response]]
 BidiHandler = Callable[[AsyncIterator[Any], Call, Send], Awaitable[None]]
 Handler = UnaryHandler | ServerStreamHandler | ClientStreamHandler | BidiHandler
+Begin = Callable[[Call], CallWatch | None]
+"""Begins a call for an interceptor (`interceptor.py`)."""
 _H = TypeVar("_H")
 
 
@@ -128,6 +130,8 @@ class Method:
     """Whether calls are answered when all places but the operators' reserve are taken."""
     lasts: bool = False
     """Whether calls have no end of their own: of these a connection may have fewer."""
+    begins: tuple[Begin, ...] = ()
+    """What begins each call before the handler is called; set by `intercepted`."""
 
     def __post_init__(self) -> None:
         assert self.path.count("/") == 2, f"{self.path} is not /package.Service/Method"

@@ -19,6 +19,7 @@ from commitbus.broker.rpc.defaults import (
 )
 from commitbus.broker.rpc.http2.limits import ServerLimits
 from commitbus.broker.rpc.http2.server import Http2Server
+from commitbus.broker.rpc.interceptor import Interceptor
 from commitbus.broker.rpc.listen.accept import AcceptOptions
 from commitbus.broker.rpc.listen.certificate import TlsContexts
 from commitbus.broker.rpc.listen.sockets import open_listeners
@@ -30,6 +31,7 @@ async def serve(
     methods: Sequence[Method],
     *,
     listen: str,
+    interceptors: Sequence[Interceptor] = (),
     unix_socket: Path | None = None,
     accept_options: AcceptOptions | None = None,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
@@ -47,6 +49,7 @@ async def serve(
     Args:
         methods: what is served. Their handlers run in this trio thread.
         listen: `HOST:PORT`; port 0 takes a free one.
+        interceptors: what is around every call, those of health and reflection included.
         unix_socket: the path of a socket to listen on as well.
         accept_options: TLS and PROXY protocol; without it, plaintext and TLS as the client begins,
             with a certificate made for the occasion.
@@ -62,7 +65,7 @@ async def serve(
     """
     limits = limits or default_limits(max_message_bytes, concurrent_calls_max)
     options = accept_options or AcceptOptions(tls=TlsContexts())
-    health, all_methods = with_standard_services(methods)
+    health, all_methods = with_standard_services(methods, interceptors)
     with open_listeners(listen, unix_socket) as listeners:
         server = Http2Server(all_methods, limits)
         async with trio.open_nursery() as nursery:

@@ -2,60 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from google.protobuf.message import Message
 
 from commitbus.broker.rpc.call import Call, Response, RpcError, Send, StatusCode
-from commitbus.broker.rpc.method import Later, Method, MethodKind, Parked, Result
+from commitbus.broker.rpc.exchange import begin
+from commitbus.broker.rpc.interceptor import intercepted
+from commitbus.broker.rpc.method import Later, Method, MethodKind, Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.rpc_latency import RpcLatency, timed_methods
+from commitbus.broker.rpc_latency import RpcLatency
+from tests.broker.rpc.carried import carried
 
-CALL = Call(method="/s/M", metadata={}, peer="127.0.0.1:1", authority=None, deadline_s=None)
 OK = pb.SendMessageResponse(status=pb.Status(code=pb.OK))
+Labels = tuple[str, ...]
 
 
-def timed_handler(kind: MethodKind, handler: Callable[..., Any], latency: RpcLatency) -> Any:
-    """The handler as the transport sees it. Which kind it is, the types do not tell."""
+def new_call() -> Call:
+    """What a transport tells about a call."""
+    return Call(method="/s/M", metadata={}, peer="127.0.0.1:1", authority=None, deadline_s=None)
+
+
+def timed(kind: MethodKind, handler: Callable[..., Any], latency: RpcLatency) -> Method:
+    """A method whose calls are measured."""
     method = Method("/s/Do", kind, pb.SendMessageRequest, pb.SendMessageResponse, handler)
-    (timed,) = timed_methods([method], latency)
-    return timed.handler
+    return intercepted([method], [latency.intercept])[0]
 
 
-async def call(kind: MethodKind, handler: Callable[..., Any]) -> list[tuple[str, ...]]:
-    """Call the timed handler, and return the labels that were counted."""
-    latency = RpcLatency()
-    timed = timed_handler(kind, handler, latency)
-
-    async def send(_message: Message) -> None:
-        pass
-
-    arguments = (pb.SendMessageRequest(), CALL) + ((send,) if kind.streams_responses else ())
-    try:
-        result = timed(*arguments)
-        if not isinstance(result, Message):
-            await result
-    except RpcError:
-        pass
+def counted(latency: RpcLatency) -> list[Labels]:
+    """The labels under which one call each was counted."""
     assert all(sum(counts) == 1 for _, counts, _ in latency.snapshot())
     return [tuple(labels) for labels, _, _ in latency.snapshot()]
 
 
-def test_a_handler_that_does_not_wait_is_counted_and_stays_so() -> None:
-    """The transport runs it without a task, as before."""
+async def labels_of(kind: MethodKind, handler: Callable[..., Any]) -> list[Labels]:
+    """Call the handler, and return the labels that were counted."""
     latency = RpcLatency()
-    timed = timed_handler(MethodKind.UNARY, lambda _request, _call: OK, latency)
 
-    async def run() -> None:
-        assert timed(pb.SendMessageRequest(), CALL) is OK
+    async def send(*_: object) -> None:
+        pass
 
-    trio.run(run)
-    assert [tuple(labels) for labels, _, _ in latency.snapshot()] == [
-        ("Do", "20000", "false", "success")
-    ]
+    method = timed(kind, handler, latency)
+    try:
+        streams = kind.streams_responses
+        await carried(method, pb.SendMessageRequest(), new_call(), send if streams else None)
+    except RpcError:
+        pass
+    return counted(latency)
+
+
+def test_a_handler_that_does_not_wait_is_counted_and_needs_no_task() -> None:
+    """The transport has its answer at once."""
+    latency = RpcLatency()
+    call = new_call()
+    method = timed(MethodKind.UNARY, lambda _request, _call: OK, latency)
+    assert begin(method, call, (pb.SendMessageRequest(), call)) == OK.SerializeToString()
+    assert counted(latency) == [("Do", "20000", "false", "success")]
 
 
 def test_a_handler_that_waits_is_counted_when_it_is_done() -> None:
@@ -65,12 +71,12 @@ def test_a_handler_that_waits_is_counted_when_it_is_done() -> None:
         await trio.lowlevel.checkpoint()
         return pb.SendMessageResponse(status=pb.Status(code=pb.TOPIC_NOT_FOUND))
 
-    assert trio.run(call, MethodKind.UNARY, handler) == [("Do", "40402", "false", "success")]
+    assert trio.run(labels_of, MethodKind.UNARY, handler) == [("Do", "40402", "false", "success")]
 
 
 @pytest.mark.parametrize("refused", [False, True])
 def test_an_answer_that_is_settled_later_is_counted_then(*, refused: bool) -> None:
-    """And not before; what it raises goes on to the transport."""
+    """And not before; what it raises goes on to the client."""
 
     def result() -> Message:
         if refused:
@@ -78,21 +84,25 @@ def test_an_answer_that_is_settled_later_is_counted_then(*, refused: bool) -> No
         return OK
 
     latency, answer = RpcLatency(), Later()
-    timed = timed_handler(MethodKind.UNARY, lambda _request, _call: answer, latency)
-    assert timed(pb.SendMessageRequest(), CALL) is answer
-    assert latency.snapshot() == []
     outcomes: list[Response | str] = []
 
-    def finish(given: Result) -> None:
+    async def make_call() -> None:
+        method = timed(MethodKind.UNARY, lambda _request, _call: answer, latency)
         try:
-            outcomes.append(given())
+            outcomes.append(await carried(method, pb.SendMessageRequest(), new_call()))
         except RpcError as error:
             outcomes.append(error.message)
 
-    answer.when_settled(finish)
-    answer.settle(result)
-    assert outcomes == ["no" if refused else OK]
-    assert [tuple(labels) for labels, _, _ in latency.snapshot()] == [
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(make_call)
+            await trio.testing.wait_all_tasks_blocked()
+            assert latency.snapshot() == []
+            answer.settle(result)
+
+    trio.run(main)
+    assert outcomes == ["no" if refused else OK.SerializeToString()]
+    assert counted(latency) == [
         ("Do", "ABORTED", "false", "process_request_failed")
         if refused
         else ("Do", "20000", "false", "success")
@@ -106,7 +116,7 @@ def test_a_stream_is_counted_with_its_first_code() -> None:
         await send(pb.ReceiveMessageResponse(status=pb.Status(code=pb.MESSAGE_NOT_FOUND)))
         await send(pb.ReceiveMessageResponse())
 
-    labels = trio.run(call, MethodKind.SERVER_STREAM, handler)
+    labels = trio.run(labels_of, MethodKind.SERVER_STREAM, handler)
     assert labels == [("Do", "40401", "true", "success")]
 
 
@@ -133,35 +143,30 @@ class Waiter(Parked):
 @pytest.mark.parametrize(("looks", "result"), [(2, "success"), (1, "cancelled")])
 def test_a_stream_that_parks_is_counted_once(looks: int, result: str) -> None:
     """At its end, which may be that its client gives up."""
-    latency, woken = RpcLatency(), []
+    latency, waiters = RpcLatency(), list[Waiter]()
 
-    async def run() -> None:
-        async def send(*_: object) -> None:
-            pass
+    def handler(_request: Message, _call: Call, send: Send) -> Parked:
+        waiters.append(Waiter(send))
+        return waiters[0]
 
-        waiter: list[Waiter] = []
+    async def send(*_: object) -> None:
+        pass
 
-        def handler(_request: Message, _call: Call, send: Send) -> Parked:
-            waiter.append(Waiter(send))
-            return waiter[0]
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            method = timed(MethodKind.SERVER_STREAM, handler, latency)
+            nursery.start_soon(carried, method, pb.SendMessageRequest(), new_call(), send)
+            for _ in range(looks):
+                await trio.testing.wait_all_tasks_blocked()
+                assert latency.snapshot() == []
+                waiters[0].go_on()
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
 
-        timed = timed_handler(MethodKind.SERVER_STREAM, handler, latency)
-        parked: Parked | None = timed(pb.SendMessageRequest(), CALL, send)
-        for _ in range(looks):
-            assert parked is not None
-            parked.when_woken(lambda: woken.append(True))
-            waiter[0].go_on()
-            assert latency.snapshot() == []
-            parked = await parked.resume()
-        if parked is not None:
-            parked.abandon()
-        assert waiter[0].abandoned == (result == "cancelled")
-
-    trio.run(run)
-    assert len(woken) == looks
-    assert [tuple(labels) for labels, _, _ in latency.snapshot()] == [
-        ("Do", "40401", "true", result)
-    ]
+    trio.run(main)
+    (waiter,) = waiters
+    assert (waiter.looks, waiter.abandoned) == (looks, result == "cancelled")
+    assert counted(latency) == [("Do", "40401", "true", result)]
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -175,7 +180,7 @@ def test_a_refusal_is_counted_with_its_status(*, waits: bool) -> None:
         await trio.lowlevel.checkpoint()
         return refuse(request, call)
 
-    labels = trio.run(call, MethodKind.UNARY, refuse_later if waits else refuse)
+    labels = trio.run(labels_of, MethodKind.UNARY, refuse_later if waits else refuse)
     assert labels == [("Do", "NOT_FOUND", "false", "process_request_failed")]
 
 
@@ -186,14 +191,20 @@ def test_a_call_that_the_client_gave_up_is_counted() -> None:
     async def handler(_request: Message, _call: Call) -> Message:
         await trio.sleep_forever()
 
-    timed = timed_handler(MethodKind.UNARY, handler, latency)
-
-    async def run() -> None:
+    async def main() -> None:
         with trio.CancelScope() as scope:
             scope.cancel()
-            await timed(pb.SendMessageRequest(), CALL)
+            method = timed(MethodKind.UNARY, handler, latency)
+            await carried(method, pb.SendMessageRequest(), new_call())
 
-    trio.run(run)
-    assert [tuple(labels) for labels, _, _ in latency.snapshot()] == [
-        ("Do", "OK", "false", "cancelled")
-    ]
+    trio.run(main)
+    assert counted(latency) == [("Do", "OK", "false", "cancelled")]
+
+
+def test_a_stream_of_the_clients_is_not_counted() -> None:
+    """It lasts as long as the client likes."""
+
+    async def handler(requests: AsyncIterator[Message], _call: Call, _send: Send) -> None:
+        assert requests is not None
+
+    assert trio.run(labels_of, MethodKind.BIDI, handler) == []
