@@ -94,9 +94,10 @@ async def measure(config: BrokerConfig, measure_rows: Measure) -> list[Row]:
 
         broker: RunningBroker = await nursery.start(serve)
         context = broker.context.messaging
+        interceptors = [RpcLatency().intercept, context.clients.intercept]
         methods = {
             method.path.removeprefix(SERVICE): method
-            for method in intercepted(messaging_methods(context), [RpcLatency().intercept])
+            for method in intercepted(messaging_methods(context), interceptors)
         }
         rows = await measure_rows(context, methods)
         stop.set()

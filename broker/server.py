@@ -128,7 +128,9 @@ async def _serve_until(
         *admin_methods(context),
         *bulk_methods(state.broker),
     ]
-    interceptors = [latency.intercept] if config.metrics_port >= 0 else []
+    interceptors = [state.clients.intercept]
+    if config.metrics_port >= 0:
+        interceptors.insert(0, latency.intercept)
     async with _metrics(state, latency) as metrics_endpoint, trio.open_nursery() as transports:
         state.listen_port = await transports.start(
             _transport(config, methods, interceptors, is_patient=is_patient)

@@ -11,11 +11,10 @@ from google.protobuf.message import Message
 from commitbus.broker.admin import cluster, dead_letters, groups, messages, topics
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.status import refusal
-from commitbus.broker.core.errors import REFUSALS
 from commitbus.broker.messaging.validate import send_request_bytes_max
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.defaults import SMALL_REQUEST_BYTES_MAX
-from commitbus.broker.rpc.method import Method, UnaryHandler, unary_methods
+from commitbus.broker.rpc.method import Method, unary_methods
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.broker.worker_lines import as_operator
 
@@ -45,21 +44,15 @@ def admin_methods(context: AdminContext) -> list[Method]:
     """Return the methods of the admin service."""
     return unary_methods(
         pb.DESCRIPTOR.services_by_name["Admin"],
-        {name: partial(handler, context) for name, handler in _HANDLERS.items()},
-        _answering,
+        {name: partial(_answer, handler, context) for name, handler in _HANDLERS.items()},
+        lambda _: refusal,
         request_bytes_max=SMALL_REQUEST_BYTES_MAX,
         larger_requests={"SendMessage": send_request_bytes_max(context.config.max_body_bytes)},
         is_for_operators=True,
     )
 
 
-def _answering(
-    handler: Callable[[Any], Awaitable[Message]], _response_type: type[Message]
-) -> UnaryHandler:
-    async def answer(request: Message, _call: Call) -> Message:
-        try:
-            return await as_operator(handler(request))
-        except REFUSALS as error:
-            raise refusal(error) from None
-
-    return answer
+async def _answer(
+    handler: Handler, context: AdminContext, request: Message, _call: Call
+) -> Message:
+    return await as_operator(handler(context, request))

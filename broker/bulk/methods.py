@@ -7,6 +7,7 @@ from functools import partial
 from commitbus.broker.bulk.append import append
 from commitbus.broker.bulk.context import BulkContext
 from commitbus.broker.bulk.fetch import fetch
+from commitbus.broker.bulk.status import refusal
 from commitbus.broker.bulk.validate import request_bytes_max
 from commitbus.broker.core.broker import BrokerCore
 from commitbus.broker.rpc.defaults import SMALL_REQUEST_BYTES_MAX
@@ -27,6 +28,7 @@ def bulk_methods(broker: BrokerCore) -> list[Method]:
             partial(append, context),
             request_bytes_max(broker.config.max_body_bytes),
             lasts=True,
+            refusal=refusal,
         ),
         Method(
             FETCH,
@@ -36,5 +38,6 @@ def bulk_methods(broker: BrokerCore) -> list[Method]:
             partial(fetch, context),
             SMALL_REQUEST_BYTES_MAX,
             lasts=True,
+            refusal=refusal,
         ),
     ]

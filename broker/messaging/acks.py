@@ -44,7 +44,6 @@ def ack_message(
         RequestError: a name is illegal, or there are no or too many entries. Entries fail one by
             one.
     """
-    context.clients.seen(call)
     group, topic = group_name(request.group), topic_name(request.topic)
     if not request.entries:
         raise BadRequestError("no entry to acknowledge")
@@ -132,7 +131,6 @@ def change_invisible_duration(
         RequestError: a name, the duration or the handle is refused.
         ReadFailedError: an older handle cannot be checked.
     """
-    context.clients.seen(call)
     group, topic = group_name(request.group), topic_name(request.topic)
     # 0 is how a consumer gives a message back at once.
     duration_ms = invisible_ms(request.invisible_duration, minimum_ms=0)
@@ -156,7 +154,6 @@ async def forward_message_to_dead_letter_queue(
         RequestError: a name or the handle is refused.
         StoreError: it could not be read, or the copy not be stored; it stays where it is.
     """
-    context.clients.seen(call)
     group, topic = group_name(request.group), topic_name(request.topic)
     await forward(context.consuming, group, topic, request.receipt_handle)
     return pb.ForwardMessageToDeadLetterQueueResponse(status=ok())

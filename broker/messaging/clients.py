@@ -12,12 +12,16 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, final
 
 import trio
+from google.protobuf.message import Message
 
 from commitbus.broker.core.errors import ClientIdRequiredError
-from commitbus.broker.rpc.call import LANGUAGE_HEADER, Call, Send
+from commitbus.broker.rpc.call import LANGUAGE_HEADER, Call, CallWatch, Send
+from commitbus.broker.rpc.method import Begin, Method
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.clock import Clock
 
+_MESSAGING: Final = "/apache.rocketmq.v2.MessagingService"
+_GOODBYE: Final = "NotifyClientTermination"
 IDLE_S: Final = 120.0
 """After this long without a call a client is gone; RocketMQ's channel expiry."""
 DISCONNECT_GRACE_S: Final = 15.0
@@ -142,21 +146,43 @@ class ClientRegistry:
         """Return the clients that consume in a group."""
         return list(self._by_group.get(group, {}).values())
 
+    def intercept(self, method: Method) -> Begin | None:
+        """Have each call of MessagingService noted (an interceptor), and each request of a stream.
+
+        A call without a usable client id is refused. The goodbye of a client is not noted.
+        """
+        service, _, name = method.path.rpartition("/")
+        if service != _MESSAGING or name == _GOODBYE:
+            return None
+        return self._begin_stream if method.kind.streams_requests else self._begin
+
+    def _begin(self, call: Call) -> None:
+        self.seen(call)
+
+    def _begin_stream(self, call: Call) -> CallWatch:
+        self.seen(call)
+        return _StreamWatch(self, call)
+
     def seen(self, call: Call) -> Client:
         """Note a call and return the client it came from.
 
         Raises:
             ClientIdRequiredError: the call has no usable client id.
         """
-        client_id = call.client_id
-        client = self._clients.get(client_id)
-        if client is None:
-            client = self._add(call)
+        client = self.of(call)
         if not client.streams:
-            self._silent.pop(client_id, None)
-            self._silent[client_id] = client
+            self._silent.pop(client.client_id, None)
+            self._silent[client.client_id] = client
         client.gone_at_s = self._clock.monotonic_s() + IDLE_S
         return client
+
+    def of(self, call: Call) -> Client:
+        """Return the client that a call came from, added if it has just said goodbye.
+
+        Raises:
+            ClientIdRequiredError: the call has no usable client id.
+        """
+        return self._clients.get(call.client_id) or self._add(call)
 
     def _add(self, call: Call) -> Client:
         client = Client(
@@ -270,3 +296,16 @@ class ClientRegistry:
     def drop_idle(self) -> list[str]:
         """Forget all clients that are gone, and return their ids."""
         return [client_id for gone in self.dropping_idle() for client_id in gone]
+
+
+@final
+class _StreamWatch(CallWatch):
+    """Notes each request of a stream."""
+
+    __slots__ = ("_call", "_registry")
+
+    def __init__(self, registry: ClientRegistry, call: Call) -> None:
+        self._registry, self._call = registry, call
+
+    def received(self, request: Message | bytes) -> None:
+        self._registry.seen(self._call)

@@ -22,7 +22,7 @@ from commitbus.broker.messaging import (
     telemetry,
 )
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.status import REFUSALS, status_of
+from commitbus.broker.messaging.status import status_of
 from commitbus.broker.messaging.validate import SEND_FIELDS_MAX, send_request_bytes_max
 from commitbus.broker.rpc.call import Call, Response
 from commitbus.broker.rpc.defaults import (
@@ -30,7 +30,7 @@ from commitbus.broker.rpc.defaults import (
     REQUEST_FIELDS_MAX,
     SMALL_REQUEST_BYTES_MAX,
 )
-from commitbus.broker.rpc.method import Handler, Later, Method, MethodKind, Result
+from commitbus.broker.rpc.method import Later, Method, MethodKind
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
@@ -99,7 +99,8 @@ def messaging_methods(context: MessagingContext) -> list[Method]:
             kind=MethodKind.UNARY,
             request_type=request_type,
             response_type=response_type,
-            handler=answering(_handler(context, name, handler), response_type),
+            handler=_handler(context, name, handler),
+            refusal=refusal_in(response_type),
             max_request_bytes=request_bytes_max.get(name, SMALL_REQUEST_BYTES_MAX),
             max_request_fields=SEND_FIELDS_MAX if name == "SendMessage" else REQUEST_FIELDS_MAX,
         )
@@ -113,6 +114,7 @@ def messaging_methods(context: MessagingContext) -> list[Method]:
             request_type=pb.ReceiveMessageRequest,
             response_type=pb.ReceiveMessageResponse,
             handler=partial(receive.receive_message, context),
+            refusal=partial(receive.refusal, context),
             max_request_bytes=SMALL_REQUEST_BYTES_MAX,
         ),
         Method(
@@ -121,6 +123,7 @@ def messaging_methods(context: MessagingContext) -> list[Method]:
             request_type=pb.PullMessageRequest,
             response_type=pb.PullMessageResponse,
             handler=partial(pull.pull_message, context),
+            refusal=refusal_in(pb.PullMessageResponse),
             max_request_bytes=SMALL_REQUEST_BYTES_MAX,
         ),
         Method(
@@ -129,50 +132,17 @@ def messaging_methods(context: MessagingContext) -> list[Method]:
             request_type=pb.TelemetryCommand,
             response_type=pb.TelemetryCommand,
             handler=partial(telemetry.telemetry, context),
+            refusal=telemetry.refusal,
             lasts=True,
         ),
     ]
 
 
-def answering(
-    handler: Callable[[Any, Call], Response | Later | Awaitable[Response]],
-    response_type: type[Message],
-) -> Handler:
-    """Return the handler as a transport calls it: a refusal is the status of the response."""
-    settled = partial(_settled, response_type)
-
-    def answer(request: Message, call: Call) -> Response | Later | Awaitable[Response]:
-        try:
-            answer = handler(request, call)
-        except REFUSALS as error:
-            return _refusal(response_type, error)
-        if isinstance(answer, (bytes, Message)):
-            return answer
-        if isinstance(answer, Later):
-            answer.then(settled)
-            return answer
-        return _awaited(answer, response_type)
-
-    return answer
-
-
-def _settled(response_type: type[Message], result: Result) -> Response:
-    try:
-        return result()
-    except REFUSALS as error:
-        return _refusal(response_type, error)
-
-
-async def _awaited(answer: Awaitable[Response], response_type: type[Message]) -> Response:
-    try:
-        return await answer
-    except REFUSALS as error:
-        return _refusal(response_type, error)
-
-
-def _refusal(response_type: type[Message], error: Exception) -> Message:
+def refusal_in(response_type: type[Message]) -> Callable[[Exception], tuple[Message]]:
+    """Return what makes of a refusal a response of this type, which has nothing but a status."""
     # Every response has a status, which no base class says.
-    return cast("Callable[..., Message]", response_type)(status=status_of(error))
+    response = cast("Callable[..., Message]", response_type)
+    return lambda error: (response(status=status_of(error)),)
 
 
 async def run_messaging(

@@ -29,7 +29,6 @@ def update_offset(
         RequestError: the queue cannot be read.
         StateWriteError: the progress could not be saved.
     """
-    context.clients.seen(call)
     group = group_name(request.group)
     topic, queue_id = readable_queue(context, request.message_queue)
     set_offset(context.broker, group, topic, queue_id, request.offset)
@@ -45,7 +44,6 @@ def get_offset(
         OffsetNotFoundError: the group has not begun there.
         RequestError: the queue cannot be read.
     """
-    context.clients.seen(call)
     group = group_name(request.group)
     topic, queue_id = readable_queue(context, request.message_queue)
     offset = committed_offset(context.broker, group, topic, queue_id)
@@ -61,7 +59,6 @@ def query_offset(
         BadRequestError: the policy is unknown, or the time is missing or out of range.
         RequestError: the queue cannot be read.
     """
-    context.clients.seen(call)
     topic, queue_id = readable_queue(context, request.message_queue)
     policy = request.query_offset_policy
     if policy == pb.TIMESTAMP:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Protocol, final
 
 import trio
 
+from commitbus.broker.core.errors import REFUSALS
 from commitbus.broker.messaging.clients import DISCONNECT_GRACE_S, IDLE_S, Client
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.status import REFUSALS
 from commitbus.broker.rpc.call import Call, Send
 from commitbus.broker.rpc.method import Parked
 
@@ -37,8 +37,8 @@ class Answers(NamedTuple):
 
     batch: Callable[[PolledCall, Any], Awaitable[None]]
     """Sends the messages of a batch, or that there are none."""
-    refusal: Callable[[PolledCall, Exception], Awaitable[None]]
-    """Sends the status of an error."""
+    refusal: Callable[[PolledCall, Exception], Awaitable[None]] | None = None
+    """Sends the status of an error, if what the method's `refusal` makes of it does not do."""
 
 
 @final
@@ -92,5 +92,7 @@ class PolledCall(Parked):
                     await self._answers.batch(self, batch)
                 return waits
         except REFUSALS as error:
+            if self._answers.refusal is None:
+                raise
             await self._answers.refusal(self, error)
             return False

@@ -24,7 +24,7 @@ from commitbus.broker.messaging.offsets import readable_queue
 from commitbus.broker.messaging.polled_call import Answers, PolledCall
 from commitbus.broker.messaging.polling_time import polling_ms
 from commitbus.broker.messaging.pulling import PullBatch, PullDemand, Pulling
-from commitbus.broker.messaging.status import REFUSALS, ok, status_of
+from commitbus.broker.messaging.status import ok, status_of
 from commitbus.broker.messaging.validate import group_name
 from commitbus.broker.rpc.call import Call, Send
 from commitbus.broker.rpc.method import Parked
@@ -43,18 +43,18 @@ async def pull_message(
 ) -> Parked | None:
     """Send one status, then messages, then the offset to go on at; park while there are none.
 
-    Only requests that are refused before a look are answered without the offset.
+    A refusal after the first look is sent here, because it says the offset, too.
+
+    Raises:
+        RequestError: the request is refused before a look.
+        StateWriteError: the group could not be created.
     """
-    try:
-        client = context.clients.seen(call)
-        until_s = shared_deadline_s(trio.current_time() + polling_ms(request, call) / 1000)
-        prepared = await prepare_filter(request.filter_expression)
-        demand = _demand(context, request, client, call, until_s)
-        del prepared
-        await context.group(demand.to.group)
-    except REFUSALS as error:
-        await send(pb.PullMessageResponse(status=status_of(error)))
-        return None
+    client = context.clients.of(call)
+    until_s = shared_deadline_s(trio.current_time() + polling_ms(request, call) / 1000)
+    prepared = await prepare_filter(request.filter_expression)
+    demand = _demand(context, request, client, call, until_s)
+    del prepared
+    await context.group(demand.to.group)
     poll = Pulling(context.consuming, demand, response_encoder, QueueOffset(request.offset))
     return await PolledCall(context, client, poll, _ANSWERS, call=call, send=send).resume()
 

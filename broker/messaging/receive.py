@@ -8,7 +8,6 @@ from typing import Final
 
 import trio
 
-from commitbus.broker.core.errors import TooManyRequestsError
 from commitbus.broker.messaging.allowance import BATCH_MAX
 from commitbus.broker.messaging.batch import Batch
 from commitbus.broker.messaging.clients import Client
@@ -22,7 +21,7 @@ from commitbus.broker.messaging.message_codec import set_timestamp
 from commitbus.broker.messaging.polled_call import Answers, PolledCall
 from commitbus.broker.messaging.polling_time import polling_ms
 from commitbus.broker.messaging.receiving import Receiving
-from commitbus.broker.messaging.status import REFUSALS, ok, status_of
+from commitbus.broker.messaging.status import ok, status_of
 from commitbus.broker.messaging.validate import (
     attempt_id,
     group_name,
@@ -52,6 +51,10 @@ def receive_message(
     """Send one status, then messages, then the time of delivery; park while there are none.
 
     Messages that the client did not get to the last one become visible again after a second.
+
+    Raises:
+        RequestError: the request is refused, or topic or group are gone.
+        StoreError: topic or group could not be created, or the store failed.
     """
     if not is_prepared(request.filter_expression):
         return _receive_prepared(context, request, call, send)
@@ -61,19 +64,16 @@ def receive_message(
 def _receive(
     context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call, send: Send
 ) -> Parked | Awaitable[Parked | None]:
-    try:
-        client = context.clients.seen(call)
-        until_s = shared_deadline_s(trio.current_time() + polling_ms(request, call) / 1000)
-        demand = _demand(context, request, client, call)
-        if context.metadata.topic(demand.topic) is None or not context.metadata.group(demand.group):
-            return _receive_anew(context, request, call, send)
-        context.readable_topic(demand.topic)
-        context.consuming_group(demand.group)
-        if demand.batch_size == 0:
-            return _answer_nothing(context, client, until_s, send)
-        poll = Receiving(context.consuming, demand, response_encoder, until_s)
-    except REFUSALS as error:
-        return _refuse(context, send, error)
+    client = context.clients.of(call)
+    until_s = shared_deadline_s(trio.current_time() + polling_ms(request, call) / 1000)
+    demand = _demand(context, request, client, call)
+    if context.metadata.topic(demand.topic) is None or not context.metadata.group(demand.group):
+        return _receive_anew(context, request, call, send)
+    context.readable_topic(demand.topic)
+    context.consuming_group(demand.group)
+    if demand.batch_size == 0:
+        return _answer_nothing(context, client, until_s, send)
+    poll = Receiving(context.consuming, demand, response_encoder, until_s)
     polled = PolledCall(context, client, poll, _ANSWERS, call=call, send=send)
     return polled.resume() if poll.may_find() else polled
 
@@ -81,11 +81,7 @@ def _receive(
 async def _receive_prepared(
     context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call, send: Send
 ) -> Parked | None:
-    try:
-        prepared = await prepare_filter(request.filter_expression)
-    except TooManyRequestsError as error:
-        await _refuse(context, send, error)
-        return None
+    prepared = await prepare_filter(request.filter_expression)
     # Not `receive_message`: an expression that is refused is prepared as little as before.
     answer = _receive(context, request, call, send)
     del prepared
@@ -96,19 +92,9 @@ async def _receive_anew(
     context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call, send: Send
 ) -> Parked | None:
     """Receive from a topic or for a group that does not exist yet, if it may be created."""
-    try:
-        await context.topic(request.message_queue.topic.name)
-        context.readable_topic(request.message_queue.topic.name)
-        await context.group(request.group.name)
-    except REFUSALS as error:
-        await _refuse(context, send, error)
-        return None
-    return await _receive_now(context, request, call, send)
-
-
-async def _receive_now(
-    context: MessagingContext, request: pb.ReceiveMessageRequest, call: Call, send: Send
-) -> Parked | None:
+    await context.topic(request.message_queue.topic.name)
+    context.readable_topic(request.message_queue.topic.name)
+    await context.group(request.group.name)
     answer = receive_message(context, request, call, send)
     return answer if isinstance(answer, Parked) else await answer
 
@@ -141,6 +127,9 @@ async def _answer(answered: PolledCall, batch: Batch[bytes]) -> None:
     await hand_over(send, _OK, batch.messages, _delivery_timestamp(context))
     # What was sent may still wait for the client to read it.
     answered.call.when_unfinished = batch.when_unfinished()
+
+
+_ANSWERS: Final = Answers(_answer)
 
 
 def _nothing_new(limit_met: str) -> pb.ReceiveMessageResponse:
@@ -181,15 +170,11 @@ def _demand(
     )
 
 
-async def _refuse_polled(answered: PolledCall, error: Exception) -> None:
-    await _refuse(answered.context, answered.send, error)
-
-
-_ANSWERS: Final = Answers(_answer, _refuse_polled)
-
-
-async def _refuse(context: MessagingContext, send: Send, error: Exception) -> None:
-    await _finish(context, send, pb.ReceiveMessageResponse(status=status_of(error)))
+def refusal(
+    context: MessagingContext, error: Exception
+) -> tuple[pb.ReceiveMessageResponse, pb.ReceiveMessageResponse]:
+    """Return the responses that tell a client why it receives nothing."""
+    return pb.ReceiveMessageResponse(status=status_of(error)), _delivery_timestamp(context)
 
 
 async def _finish(context: MessagingContext, send: Send, status: pb.ReceiveMessageResponse) -> None:

@@ -33,7 +33,6 @@ async def query_route(
     Raises:
         RequestError: the topic's name is illegal, or there is no such topic.
     """
-    context.clients.seen(call)
     resource = _repeated(request.topic)
     topic = await context.topic(resource.name)
     broker = _broker(context, request.endpoints, call)
@@ -55,7 +54,6 @@ async def query_assignment(
     Raises:
         RequestError: a name is illegal, there is no such topic, or nobody may read it.
     """
-    context.clients.seen(call)
     resource, group = _repeated(request.topic), group_name(request.group)
     await context.topic(resource.name)
     topic = context.readable_topic(resource.name)

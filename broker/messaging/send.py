@@ -37,7 +37,6 @@ def send_message(
         RequestError: a message is refused; nothing was stored.
         StoreError: the store could not take them, or their durability is unknown.
     """
-    context.clients.seen(call)
     broker = context.broker
     now_ms = broker.clock.now_ms()
     # One beyond the limit is enough to tell that it is broken.

@@ -7,13 +7,10 @@ from typing import Final
 
 from commitbus.broker.core import errors as e
 from commitbus.broker.core.error_codes import STORE_FAILURES, code_of
-from commitbus.broker.core.errors import REFUSALS
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.shown import shortened
 from commitbus.commitlog import errors as store
-
-__all__ = ["CODES", "REFUSALS", "ok", "overall", "status_of"]
 
 CODES: Final[Mapping[type[Exception], pb.Code]] = {
     e.ClientIdRequiredError: pb.CLIENT_ID_REQUIRED,

@@ -10,7 +10,6 @@ from typing import Final
 import trio
 
 from commitbus.broker.core.errors import (
-    ClientIdRequiredError,
     InvalidSettingsError,
     UnrecognizedClientError,
 )
@@ -27,7 +26,7 @@ from commitbus.broker.messaging.clients import (
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.filters import parse_filter, prepare_filter
 from commitbus.broker.messaging.polling_time import POLLING_MS_MAX
-from commitbus.broker.messaging.status import REFUSALS, ok, status_of
+from commitbus.broker.messaging.status import ok, status_of
 from commitbus.broker.messaging.validate import group_name, known_topic_name
 from commitbus.broker.metadata.groups import (
     Backoff,
@@ -69,18 +68,14 @@ async def telemetry(
     Nothing of a command is kept beyond its answer: a stream may be open for months.
 
     Raises:
-        RpcError: the settings are refused; this RPC reports errors by closing the stream.
+        RequestError: the settings are refused; this RPC reports errors by closing the stream.
     """
-    try:
-        client = context.clients.seen(call)
-    except ClientIdRequiredError as error:
-        raise _closing(error) from None
+    client = context.clients.of(call)
     with (
         context.clients.streaming(client, idle_after_s=DISCONNECT_GRACE_S),
         _reachable(context, client, send),
     ):
         async for command in commands:
-            context.clients.seen(call)
             kind = command.WhichOneof("command")
             if kind == "settings":
                 answer, not_listening_s = await _answer_to(context, client, command.settings)
@@ -100,12 +95,10 @@ async def _answer_to(
     """Return the answer to a client's settings, and for how long the client would ignore it.
 
     Raises:
-        RpcError: they are refused.
+        RequestError: they are refused.
+        StateWriteError: a consumer's group could not be created.
     """
-    try:
-        merged = await _merged(context, client, settings)
-    except REFUSALS as error:
-        raise _closing(error) from None
+    merged = await _merged(context, client, settings)
     answer = pb.TelemetryCommand(status=ok(), settings=merged)
     return answer.SerializeToString(), _not_listening_s(merged)
 
@@ -151,7 +144,7 @@ def heartbeat(
     Raises:
         IllegalGroupError: a consumer names no group, or an illegal one.
     """
-    client = context.clients.seen(call)
+    client = context.clients.of(call)
     if request.client_type != pb.CLIENT_TYPE_UNSPECIFIED:
         client.kind = request.client_type
     if request.client_type not in {pb.CLIENT_TYPE_UNSPECIFIED, pb.PRODUCER}:
@@ -310,7 +303,7 @@ def _policy(group: GroupConfig, backoff: Backoff) -> pb.RetryPolicy:
     return policy
 
 
-def _closing(error: Exception) -> RpcError:
+def refusal(error: Exception) -> RpcError:
     """Return the gRPC error that closes a telemetry stream, as RocketMQ words it."""
     status = status_of(error)
     fault_of_client = 40000 <= status.code < 50000

@@ -114,6 +114,8 @@ class Call:
     called once if the stream or the connection ends before the network has taken all of it."""
     watches: tuple[CallWatch, ...] = ()
     """What interceptors follow the call with. Set before the handler is called."""
+    send: Send | None = None
+    """Gives responses of a stream to the transport, past the watches; for refusals."""
 
     @property
     def client_id(self) -> str:

@@ -76,18 +76,34 @@ def begin(
 ) -> bytes | RpcError | Later | Parked | Awaitable[object]:
     """Call the handler; return the outcome if it is known at once, else what to wait for."""
     handler: Callable[..., object] = method.handler
-    outcome: bytes | RpcError
+    outcome: bytes | RpcError | Awaitable[None]
     try:
+        if method.kind.streams_responses:
+            call.send = arguments[-1]
         if method.begins:
             arguments = begin_watches(method, call, arguments)
         result = handler(*arguments)
         if not isinstance(result, (bytes, Message)):
             return cast("Later | Parked | Awaitable[object]", result)
         outcome = _encode(method, call, result)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
-        outcome = refusal(error, call)
-    _tell_end(call, outcome)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a refusal
+        outcome = _refused(error, method, call)
+    if isinstance(outcome, bytes | RpcError):
+        _tell_end(call, outcome)
     return outcome
+
+
+def _refused(error: Exception, method: Method, call: Call) -> bytes | RpcError | Awaitable[None]:
+    """Return the outcome of a call whose handler has raised; or, of a stream, what ends it well."""
+    refused = refusal(error, method, call)
+    if isinstance(refused, RpcError):
+        return refused
+    if not method.kind.streams_responses:
+        return _encode(method, call, *refused)
+    assert call.send is not None, "a stream has begun with it"
+    for watch in call.watches:
+        watch.responding(refused)
+    return call.send(*refused)
 
 
 def _encode(method: Method, call: Call, result: object) -> bytes:
@@ -99,8 +115,9 @@ def _encode(method: Method, call: Call, result: object) -> bytes:
 
 
 def _tell_end(call: Call, outcome: Outcome) -> None:
+    # It and the watches may hold the call: without the collector's help only if let go.
+    call.send = None
     if call.watches:
-        # They may hold the call: without the collector's help only if let go.
         watches, call.watches = call.watches, ()
         error = outcome if isinstance(outcome, RpcError) else None
         was_cancelled = outcome is _CUT_SHORT or outcome is _TOO_LATE
@@ -199,10 +216,13 @@ class Exchange:
     def _settled(self, result: Result) -> None:
         if self._is_over:
             return
+        outcome: Outcome
         try:
-            outcome: Outcome = _encode(self._method, self._call, result())
-        except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
-            outcome = refusal(error, self._call)
+            outcome = _encode(self._method, self._call, result())
+        except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a refusal
+            refused = _refused(error, self._method, self._call)
+            assert isinstance(refused, bytes | RpcError), "a unary call has one response"
+            outcome = refused
         self._end(outcome)
 
     async def _run(self, scope: trio.CancelScope, answer: Awaitable[object]) -> None:
@@ -211,18 +231,33 @@ class Exchange:
         serve_caller(self._call.peer)
         try:
             with scope:
-                result = await answer
-                if not self._method.kind.streams_responses:
-                    outcome = _encode(self._method, self._call, result)
-                else:
-                    assert isinstance(result, Parked | None), f"{self._method.path} returned more"
-                    outcome = result
+                outcome = await self._outcome(answer)
             if scope.cancelled_caught and not self._server_stops:
                 outcome = _TOO_LATE
-        except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
-            outcome = refusal(error, self._call)
+        except Exception as error:  # noqa: BLE001 - of a group that had the cancellation in it
+            refused = refusal(error, self._method, self._call)
+            outcome = refused if isinstance(refused, RpcError) else _TOO_LATE
         finally:
             self._worked(outcome)
+
+    async def _outcome(self, answer: Awaitable[object]) -> Outcome | Parked:
+        method, call = self._method, self._call
+        try:
+            result = await answer
+            if not method.kind.streams_responses:
+                return _encode(method, call, result)
+            assert isinstance(result, Parked | None), f"{method.path} returned more"
+        except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a refusal
+            outcome = _refused(error, method, call)
+        else:
+            return result
+        if isinstance(outcome, bytes | RpcError):
+            return outcome
+        try:
+            await outcome
+        except RpcError as error:
+            return error  # The client has gone, or reads too slowly.
+        return None
 
     def _worked(self, outcome: Outcome | Parked) -> None:
         if not isinstance(outcome, Parked):

@@ -2,8 +2,9 @@
 
 Handlers run on trio, all in one thread, so they need no locks among themselves. The handler's
 scope is cancelled when the client cancels or disconnects, when the deadline passes, and when the
-server shuts down. An `RpcError` becomes its gRPC status; any other exception becomes INTERNAL and
-is logged once, and the client learns nothing of it.
+server shuts down. An `RpcError` becomes its gRPC status, and an error of `REFUSALS` what the
+method's `refusal` makes of it; any other exception becomes INTERNAL and is logged once, and the
+client learns nothing of it. An interceptor refuses a call in the same way.
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from commitbus.broker.rpc.call import Call, CallWatch, Response, Send
+from commitbus.broker.rpc.call import Call, CallWatch, Response, RpcError, Send
 from commitbus.broker.rpc.defaults import REQUEST_BYTES_MAX, REQUEST_FIELDS_MAX
 
 
@@ -51,15 +51,7 @@ class Later:
     a deadline the client gives up by itself. On trio's thread only.
     """
 
-    __slots__ = ("_finish", "_steps")
-
-    def __init__(self) -> None:
-        self._steps: list[Callable[[Result], Response]] = []
-        self._finish: Callable[[Result], None]
-
-    def then(self, step: Callable[[Result], Response]) -> None:
-        """Have the result passed through this, after the steps that were added before."""
-        self._steps.append(step)
+    __slots__ = ("_finish",)
 
     def when_settled(self, finish: Callable[[Result], None]) -> None:
         """Name the transport's function that takes the result. It may call it once or never."""
@@ -67,8 +59,6 @@ class Later:
 
     def settle(self, result: Result) -> None:
         """Give the answer: once, and after the handler has returned."""
-        for step in self._steps:
-            result = partial(step, result)
         self._finish(result)
 
 
@@ -104,9 +94,11 @@ ServerStreamHandler = Callable[[Any, Call, Send], Parked | Awaitable[Parked | No
 ClientStreamHandler = Callable[[AsyncIterator[Any], Call], Awaitable[Response]]
 BidiHandler = Callable[[AsyncIterator[Any], Call, Send], Awaitable[None]]
 Handler = UnaryHandler | ServerStreamHandler | ClientStreamHandler | BidiHandler
+Refusal = RpcError | tuple[Response, ...]
+"""What a client is told when its call is refused: a status, or responses in place of the handler's.
+The latter are one for a method with one response; in a stream they follow what was sent."""
 Begin = Callable[[Call], CallWatch | None]
 """Begins a call for an interceptor (`interceptor.py`)."""
-_H = TypeVar("_H")
 
 
 @final
@@ -130,6 +122,8 @@ class Method:
     """Whether calls are answered when all places but the operators' reserve are taken."""
     lasts: bool = False
     """Whether calls have no end of their own: of these a connection may have fewer."""
+    refusal: Callable[[Exception], Refusal] | None = None
+    """Makes of an error of `REFUSALS` what the client is told."""
     begins: tuple[Begin, ...] = ()
     """What begins each call before the handler is called; set by `intercepted`."""
 
@@ -145,8 +139,8 @@ class Method:
 
 def unary_methods(
     service: ServiceDescriptor,
-    handlers: Mapping[str, _H],
-    answering: Callable[[_H, type[Message]], Handler],
+    handlers: Mapping[str, UnaryHandler],
+    refusal_of: Callable[[type[Message]], Callable[[Exception], Refusal]],
     *,
     request_bytes_max: int = REQUEST_BYTES_MAX,
     larger_requests: Mapping[str, int] | None = None,
@@ -157,7 +151,7 @@ def unary_methods(
     Args:
         service: from the generated module.
         handlers: by the names of the RPCs, which are all unary.
-        answering: makes of a handler, and the type of its responses, what a transport calls.
+        refusal_of: returns the `refusal` of a method with this type of response.
         request_bytes_max: the limit of a request.
         larger_requests: by RPC, where it is another one.
         is_for_operators: see `Method`.
@@ -172,9 +166,10 @@ def unary_methods(
                 kind=MethodKind.UNARY,
                 request_type=GetMessageClass(rpc.input_type),
                 response_type=response_type,
-                handler=answering(handler, response_type),
+                handler=handler,
                 max_request_bytes=(larger_requests or {}).get(name, request_bytes_max),
                 is_for_operators=is_for_operators,
+                refusal=refusal_of(response_type),
             )
         )
     return methods

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import logging
 
+from commitbus.broker.core.errors import REFUSALS
 from commitbus.broker.rpc.call import Call, RpcError, StatusCode
+from commitbus.broker.rpc.method import Method, Refusal
 
 _log = logging.getLogger(__name__)
 
 
-def refusal(error: Exception, call: Call) -> RpcError:
-    """Return the status that ends the call; anything but an `RpcError` is logged, once.
+def refusal(error: Exception, method: Method, call: Call) -> Refusal:
+    """Return what a client is told; an error that no handler raises on purpose is logged, once.
 
-    A handler with a nursery of its own raises groups. A group of nothing but `RpcError` is as
-    good as its first.
+    A handler with a nursery of its own raises groups. A group of nothing but refusals is as good
+    as its first.
     """
     if isinstance(error, RpcError):
         return error
+    if isinstance(error, REFUSALS) and method.refusal is not None:
+        return method.refusal(error)
     if isinstance(error, ExceptionGroup):
-        refusals, others = error.split(RpcError)
+        refusals, others = error.split((RpcError, *REFUSALS))
         if others is None and refusals is not None:
-            return refusal(refusals.exceptions[0], call)
+            return refusal(refusals.exceptions[0], method, call)
     _log.error(
         "a handler failed",
         exc_info=error,

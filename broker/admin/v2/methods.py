@@ -17,7 +17,7 @@ from commitbus.broker.admin.v2 import (
     subscriptions,
     topics,
 )
-from commitbus.broker.messaging.methods import answering
+from commitbus.broker.messaging.methods import refusal_in
 from commitbus.broker.messaging.validate import send_request_bytes_max
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.defaults import SMALL_REQUEST_BYTES_MAX
@@ -52,7 +52,7 @@ def admin_v2_methods(context: AdminContext) -> list[Method]:
     return unary_methods(
         pb.DESCRIPTOR.services_by_name["Admin"],
         {name: partial(_answer, handler, context) for name, handler in _HANDLERS.items()},
-        answering,
+        refusal_in,
         request_bytes_max=SMALL_REQUEST_BYTES_MAX,
         larger_requests={"AdminSendMessage": send_request_bytes_max(context.config.max_body_bytes)},
         is_for_operators=True,

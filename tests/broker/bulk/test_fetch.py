@@ -6,6 +6,7 @@ import queue
 import zlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,11 +18,14 @@ from commitbus.broker import Broker
 from commitbus.broker.bulk.arrivals import Arrivals
 from commitbus.broker.bulk.fetch import fetch
 from commitbus.broker.bulk.slice_shares import SliceShares
+from commitbus.broker.bulk.status import refusal as status_of
 from commitbus.broker.messaging.durability import Durability
-from commitbus.broker.rpc.call import Call, StatusCode
+from commitbus.broker.rpc.call import Call, RpcError, StatusCode
+from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.outcome import refusal
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 from commitbus.broker.trio_thread import TrioThread
+from commitbus.broker.wire.bulk_paths import FETCH
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.watermark import Watermark
 from tests.broker.bulk.bulk_client import Bulk, Fetched, make_batch, records_of
@@ -311,6 +315,10 @@ def test_a_refusal_is_one_also_for_a_client_that_has_just_gone() -> None:
         with pytest.raises(ExceptionGroup) as raised, trio.CancelScope() as scope:
             async with aclosing(requests()) as stream:
                 await fetch(context, stream, call, send)
-        assert refusal(raised.value, call).code is StatusCode.INVALID_ARGUMENT
+        types = (pb.FetchRequest, pb.FetchResponse)
+        method = Method(FETCH, MethodKind.BIDI, *types, partial(fetch, context), refusal=status_of)
+        refused = refusal(raised.value, method, call)
+        assert isinstance(refused, RpcError)
+        assert refused.code is StatusCode.INVALID_ARGUMENT
 
     trio.run(main)

@@ -18,6 +18,7 @@ from commitbus.broker.admin.topics import delete_topic
 from commitbus.broker.messaging.filters import prepare_filter
 from commitbus.broker.metadata.groups import FIFO_LOCK_UNIT_ATTRIBUTE, LockUnit
 from commitbus.broker.metadata.names import dead_letter_topic
+from commitbus.broker.rpc.exchange import begin
 from commitbus.broker.rpc.method import Parked
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin_pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -265,10 +266,10 @@ class History:
         request.filter_expression.CopyFrom(_expression(subscription.filter))
         request.invisible_duration.FromMilliseconds(poll.invisible_ms)
         request.long_polling_timeout.seconds = polling_s
-        handler: Any = self.bus.methods["ReceiveMessage"].handler
+        method, call = self.bus.methods["ReceiveMessage"], self.bus.call()
         try:
             with poll.scope:
-                answer = handler(request, self.bus.call(), poll.take)
+                answer: Any = begin(method, call, (request, call, poll.take))
                 parked = answer if isinstance(answer, Parked) else await answer
                 while parked is not None:
                     parked = await self._woken(poll, parked)

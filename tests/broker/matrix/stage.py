@@ -23,14 +23,15 @@ from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rates import Rates
 from commitbus.broker.rpc.call import Call, Pieces, Response, RpcError, StatusCode
 from commitbus.broker.rpc.exchange import encoded
-from commitbus.broker.rpc.method import Later, Method, MethodKind
-from commitbus.broker.rpc.outcome import refusal
+from commitbus.broker.rpc.interceptor import intercepted
+from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.worker_lines import WorkerLines
 from commitbus.commitlog.errors import DiskFullError, FlushFailedError, ReadFailedError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.watermark import Watermark
-from tests.broker.messaging.bus import Bus, finished, settled
+from tests.broker.messaging.bus import Bus
+from tests.broker.rpc.carried import carried
 
 Request = Message | Sequence[Message] | Sequence[bytes]
 """What a client sends: several messages where it sends a stream."""
@@ -57,7 +58,9 @@ class Stage:
             *admin_v2_methods(self.admin),
             *bulk_methods(bus.context.broker),
         ]
-        self.methods: dict[str, Method] = {method.path: method for method in methods}
+        self.methods: dict[str, Method] = {
+            method.path: method for method in intercepted(methods, [bus.context.clients.intercept])
+        }
         self.told: set[str] = set()
         """The fields of the responses, but for the status, and commands to other clients."""
 
@@ -81,7 +84,6 @@ class Stage:
     async def answer(self, path: str, requests: Request, call: Call) -> int:
         """Return the code that a client gets: the protocol's, or gRPC's where the call fails."""
         method = self.methods[path]
-        handler: Any = method.handler
         codes: list[int] = []
 
         async def send(*responses: Response | Pieces) -> None:
@@ -94,23 +96,15 @@ class Stage:
 
         try:
             if method.kind is MethodKind.UNARY:
-                answer = handler(requests, call)
-                if isinstance(answer, Later):
-                    answer = await settled(answer)
-                elif not isinstance(answer, Message | bytes):
-                    answer = await answer
-                await send(answer)
+                await send(await carried(method, requests, call))
             elif method.kind is MethodKind.SERVER_STREAM:
-                await finished(handler(requests, call, send))
+                await carried(method, requests, call, send)
             else:
                 assert isinstance(requests, Sequence)
                 async with aclosing(_sent(method, requests)) as stream:
-                    await handler(stream, call, send)
+                    await carried(method, stream, call, send)
         except RpcError as error:
             return error.code
-        except ExceptionGroup as group:
-            # As the transport sees it, of a handler that has a nursery.
-            return refusal(group, call).code
         return codes[0]
 
     def no_room(self) -> None:

@@ -7,7 +7,7 @@ real time, so `Bus.settle` waits for them before a test looks at what they did.
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +32,8 @@ from commitbus.broker.progress.queue_progress import IN_FLIGHT_MAX_DEFAULT
 from commitbus.broker.progress.sqlite_rows import SqliteRows
 from commitbus.broker.rates import Rates
 from commitbus.broker.rpc.call import Call, Response, Send
-from commitbus.broker.rpc.method import Later, Method, Parked, Result
+from commitbus.broker.rpc.interceptor import intercepted
+from commitbus.broker.rpc.method import Method
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
@@ -41,6 +42,7 @@ from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.log_reader import LogReader
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from commitbus.flush.policy import FlushPolicy
+from tests.broker.rpc.carried import carried
 from tests.running_copies import copy_running
 
 EPOCH_MS = 1_800_000_000_000
@@ -48,34 +50,6 @@ NEVER_MS = 3_600_000
 """Progress is not saved in the background: a copy of the files is what a kill would leave."""
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 PEER = "10.1.2.3:4567"
-
-
-async def settled(answer: Later) -> Response:
-    """Wait for an answer that needs no task."""
-    results: list[Result] = []
-    is_settled = trio.Event()
-
-    def finish(result: Result) -> None:
-        results.append(result)
-        is_settled.set()
-
-    answer.when_settled(finish)
-    await is_settled.wait()
-    return results[0]()
-
-
-async def finished(answer: Parked | Awaitable[Parked | None]) -> None:
-    """Wait for the end of a response stream, parked or not, as a transport does."""
-    parked = answer if isinstance(answer, Parked) else await answer
-    while parked is not None:
-        woken = trio.Event()
-        parked.when_woken(woken.set)
-        try:
-            await woken.wait()
-        except trio.Cancelled:
-            parked.abandon()
-            raise
-        parked = await parked.resume()
 
 
 @final
@@ -133,8 +107,10 @@ class Bus:
 
     def __init__(self, context: MessagingContext, clock: trio.testing.MockClock) -> None:
         self.context, self.clock = context, clock
+        self.peer = PEER
+        methods = intercepted(messaging_methods(context), [context.clients.intercept])
         self.methods: dict[str, Method] = {
-            method.path.removeprefix(SERVICE): method for method in messaging_methods(context)
+            method.path.removeprefix(SERVICE): method for method in methods
         }
 
     parsed = staticmethod(parsed)
@@ -176,20 +152,14 @@ class Bus:
         return Call(
             method="",
             metadata=metadata,
-            peer=PEER,
+            peer=self.peer,
             authority="broker.example:8081",
             deadline_s=None if deadline_s is None else trio.current_time() + deadline_s,
         )
 
     async def unary(self, name: str, request: Message, call: Call | None = None) -> Any:
         method = self.methods[name]
-        handler: Any = method.handler
-        answer = handler(request, call or self.call())
-        if isinstance(answer, Later):
-            answer = await settled(answer)
-        elif not isinstance(answer, Message | bytes):
-            answer = await answer
-        return answer if isinstance(answer, Message) else method.response_type.FromString(answer)
+        return method.response_type.FromString(await carried(method, request, call or self.call()))
 
     async def send(
         self, *bodies: bytes, topic: str = "T", tag: str = "", **user_properties: str
@@ -215,7 +185,7 @@ class Bus:
         tags: str = "*",
         sql: str | None = None,
         call: Call | None = None,
-        send: Callable[[Message], Awaitable[None]] | None = None,
+        send: Send | None = None,
         polling_s: int | None = None,
         attempt_id: str = "",
     ) -> Received:
@@ -231,8 +201,8 @@ class Bus:
         if polling_s is not None:
             request.long_polling_timeout.seconds = polling_s
         received = Received()
-        handler: Any = self.methods["ReceiveMessage"].handler
-        await finished(handler(request, call or self.call(), send or received.take))
+        method = self.methods["ReceiveMessage"]
+        await carried(method, request, call or self.call(), send or received.take)
         return received
 
     @asynccontextmanager
@@ -250,8 +220,7 @@ class Bus:
 
     async def stream(self, name: str, request: Message, send: Send) -> None:
         """Call a method that streams responses, and wait for its end."""
-        handler: Any = self.methods[name].handler
-        await finished(handler(request, self.call(), send))
+        await carried(self.methods[name], request, self.call(), send)
 
     async def ack(self, *handles: str, topic: str = "T", group: str = "G") -> list[pb.Code]:
         """Acknowledge, and return the code of each entry."""
@@ -286,9 +255,8 @@ class Bus:
         async def collect(answer: bytes) -> None:
             answers.append(pb.TelemetryCommand.FromString(answer))
 
-        handler: Any = self.methods["Telemetry"].handler
         async with aclosing(requests()) as stream:
-            await handler(stream, call or self.call(), collect)
+            await carried(self.methods["Telemetry"], stream, call or self.call(), collect)
         return answers
 
 

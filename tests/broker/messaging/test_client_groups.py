@@ -21,7 +21,6 @@ from commitbus.broker.messaging.client_groups import (
 )
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin_pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.worker_lines import serve_caller
 
 Run = Callable[..., None]
 
@@ -201,14 +200,14 @@ def test_clients_of_one_address_make_half_of_the_groups(
     monkeypatch.setattr("commitbus.broker.core.broker.CREATED_BY_CLIENTS_MAX", 8)
 
     async def scenario(bus: Any) -> None:
-        serve_caller("10.0.0.1:5")
+        bus.peer = "10.0.0.1:5"
         codes = [await heartbeat(bus, f"g{number}") for number in range(6)]
         assert codes == [*[pb.OK] * 5, pb.TOO_MANY_REQUESTS]
-        serve_caller("10.0.0.2:5")
+        bus.peer = "10.0.0.2:5"
         assert await heartbeat(bus, "other") == pb.OK
         become_idle(bus.context)
         assert await forget_idle(bus.context, ["g0"]) == 1
-        serve_caller("10.0.0.1:6")
+        bus.peer = "10.0.0.1:6"
         assert await heartbeat(bus, "g5") == pb.OK
 
     run(scenario)

@@ -16,6 +16,7 @@ import trio
 import trio.testing
 
 from commitbus.broker.messaging import store_reads
+from commitbus.broker.rpc.call import RpcError
 from commitbus.commitlog.log_reader import LogReader
 from commitbus.consumequeue.consume_queue import ConsumeQueue
 from tests.broker.messaging import fifo_group
@@ -255,7 +256,7 @@ def test_a_read_that_fails_unexpectedly_gives_back_what_was_taken(
         make_all_reads_cold(monkeypatch)
         with monkeypatch.context() as patch:
             patch.setattr(LogReader, "read_bytes", lambda *_: 1 // 0)
-            with pytest.raises(ZeroDivisionError):
+            with pytest.raises(RpcError, match="INTERNAL: internal error"):
                 await bus.receive()
         assert LogReader.read_bytes is read
         await bus.sleep(1.1)

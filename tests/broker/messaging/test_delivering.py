@@ -15,6 +15,7 @@ from commitbus.broker.messaging.delivering import Delivering, Recipient
 from commitbus.broker.rpc.call import Call, Response
 from commitbus.broker.rpc.listen.accept import UNIX_PEER
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from tests.broker.rpc.carried import carried
 
 Run = Callable[..., None]
 KIB = 1024
@@ -177,8 +178,7 @@ def test_pulls_have_the_same_shares(run: Run) -> None:
             mine = pb.PullMessageRequest()
             mine.CopyFrom(request)
             mine.group.name = f"G{number}"
-            parked = await bus.methods["PullMessage"].handler(mine, call_of(bus, number), send)
-            assert parked is None
+            await carried(bus.methods["PullMessage"], mine, call_of(bus, number), send)
 
         answers: list[pb.PullMessageResponse] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -12,10 +13,10 @@ import trio
 import trio.testing
 
 from commitbus.broker.admin.groups import reset_group_offsets
+from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin_pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.store.store_reader import StoreReader
-from commitbus.broker.worker_lines import serve_caller
 from commitbus.commitlog.types import QueueOffset
 from tests.broker.messaging.pulls import pull
 
@@ -39,13 +40,16 @@ async def committed(bus: Any, *, group: str = "G", queue_id: int = 0) -> tuple[p
 
 
 async def query(
-    bus: Any, policy: pb.QueryOffsetPolicy, timestamp_ms: int | None = None
+    bus: Any,
+    policy: pb.QueryOffsetPolicy,
+    timestamp_ms: int | None = None,
+    call: Call | None = None,
 ) -> tuple[pb.Code, int]:
     request = pb.QueryOffsetRequest(query_offset_policy=policy)
     request.message_queue.topic.name = "T"
     if timestamp_ms is not None:
         request.timestamp.FromMilliseconds(timestamp_ms)
-    answer = await bus.unary("QueryOffset", request)
+    answer = await bus.unary("QueryOffset", request, call)
     return answer.status.code, answer.offset
 
 
@@ -204,8 +208,8 @@ def test_slow_queries_of_one_address_keep_nobody_else_waiting(
         answers: list[tuple[pb.Code, int]] = []
 
         async def query_as(peer: str, ms: int) -> None:
-            serve_caller(peer)
-            answers.append(await query(bus, pb.TIMESTAMP, ms))
+            call = replace(bus.call(), peer=peer)
+            answers.append(await query(bus, pb.TIMESTAMP, ms, call))
 
         async with trio.open_nursery() as nursery:
             for number in range(100):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from time import thread_time
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ from commitbus.broker.core.errors import ClientNotConnectedError, ClientSilentEr
 from commitbus.broker.messaging.questions import ANSWER_S_MAX, Questions
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from tests.broker.rpc.carried import carried
 
 Run = Callable[..., None]
 
@@ -48,8 +49,8 @@ class Connected:
         self._answers.close()
 
     async def run(self, client_id: str = "c1") -> None:
-        handler: Callable[..., Awaitable[None]] = self.bus.methods["Telemetry"].handler
-        await handler(self._requests, self.bus.call(client_id), self.hear)
+        telemetry, call = self.bus.methods["Telemetry"], self.bus.call(client_id)
+        await carried(telemetry, self._requests, call, self.hear)
 
 
 def test_an_answer_comes_back_to_who_asked(run: Run) -> None:

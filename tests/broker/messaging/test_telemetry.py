@@ -17,6 +17,7 @@ from commitbus.broker.messaging.telemetry import SETTINGS_BYTES_MAX, TOPICS_MAX
 from commitbus.broker.metadata.groups import CustomizedBackoff, ExponentialBackoff
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from tests.broker.rpc.carried import carried
 
 Run = Callable[..., None]
 
@@ -89,8 +90,8 @@ def test_a_consumer_gets_its_groups_settings(run: Run, kind: pb.ClientType) -> N
             async def collect(answer: bytes) -> None:
                 answers.append(pb.TelemetryCommand.FromString(answer))
 
-            handler = bus.methods["Telemetry"].handler
-            nursery.start_soon(handler, commands(), bus.call("c1"), collect)
+            telemetry = bus.methods["Telemetry"]
+            nursery.start_soon(carried, telemetry, commands(), bus.call("c1"), collect)
             with trio.fail_after(60):
                 while not answers:
                     await trio.lowlevel.checkpoint()
