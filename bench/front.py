@@ -10,6 +10,7 @@ import trio
 
 from bench.load import METADATA, SEND, send_request
 from bench.measure import Row
+from commitbus.broker.rpc.access import NOTHING
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES
 from commitbus.broker.rpc.http2.engine import DataReceived, Engine, EngineLimits, Role
@@ -100,7 +101,7 @@ def answer(_: pb.SendMessageRequest, __: Call) -> pb.SendMessageResponse:
 async def cpu_us(calls_in_a_read: int) -> float:
     """Return the CPU time of a call, in us."""
     types = (pb.SendMessageRequest, pb.SendMessageResponse)
-    methods = [Method(SEND, MethodKind.UNARY, *types, answer)]
+    methods = [Method(SEND, MethodKind.UNARY, *types, answer, access=NOTHING)]
     wire = MeasuringWire(calls_in_a_read)
     async with trio.open_nursery() as nursery:
         limits = ServerLimits(max_message_bytes=MAX_MESSAGE_BYTES, calls_max=1000)

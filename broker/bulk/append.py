@@ -26,6 +26,7 @@ from commitbus.broker.core.kinds import NORMAL, check_kind
 from commitbus.broker.core.outgoing import TIMESTAMP_MS_MAX, peer_host
 from commitbus.broker.core.validation import client_topic
 from commitbus.broker.metadata.topics import TopicConfig
+from commitbus.broker.rpc.access import Resource, topics
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 from commitbus.broker.wire.frames import RECORDS_MAX, Frames, FramesError, checksum, decode_frames
@@ -89,6 +90,16 @@ def _parsed(request: bytes) -> tuple[pb.AppendStart | pb.AppendBatch | None, mem
             return message.batch, memoryview(message.batch.records)
         case _:
             return None, memoryview(b"")
+
+
+def appended_to(request: bytes) -> list[Resource]:
+    """Return the topic that the first request of a stream names; the others have none.
+
+    Raises:
+        RpcError: it is no request.
+    """
+    content, _ = _parsed(request)
+    return topics([content.topic]) if isinstance(content, pb.AppendStart) else []
 
 
 async def _checked_topic(context: BulkContext, name: str) -> TopicConfig:

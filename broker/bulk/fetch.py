@@ -17,6 +17,7 @@ from commitbus.broker.core.errors import BadRequestError
 from commitbus.broker.core.filtering import parse_tag_filter, prepare_filter
 from commitbus.broker.core.validation import client_topic
 from commitbus.broker.messaging.store_reads import read_or_wait
+from commitbus.broker.rpc.access import Resource, ResourceType, topics
 from commitbus.broker.rpc.call import Call, Pieces, RpcError, Send, StatusCode
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 from commitbus.broker.store.message_store import MessageStore
@@ -62,6 +63,13 @@ async def fetch(
             else:
                 await _fetch_log(context, request.log, credit, share, send)
         nursery.cancel_scope.cancel()
+
+
+def fetched_from(request: pb.FetchRequest) -> list[Resource]:
+    """Return what the first request of a stream names; the others only grant credit."""
+    if request.HasField("log"):
+        return [Resource(ResourceType.CLUSTER, "")]
+    return topics([request.topic.topic]) if request.HasField("topic") else []
 
 
 @contextmanager

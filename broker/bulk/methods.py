@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from commitbus.broker.bulk.append import append
+from commitbus.broker.bulk.append import append, appended_to
 from commitbus.broker.bulk.context import BulkContext
-from commitbus.broker.bulk.fetch import fetch
+from commitbus.broker.bulk.fetch import fetch, fetched_from
 from commitbus.broker.bulk.status import refusal
 from commitbus.broker.bulk.validate import request_bytes_max
 from commitbus.broker.core.broker import BrokerCore
+from commitbus.broker.rpc.access import Access, Action
 from commitbus.broker.rpc.defaults import SMALL_REQUEST_BYTES_MAX
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
@@ -29,6 +30,7 @@ def bulk_methods(broker: BrokerCore) -> list[Method]:
             request_bytes_max(broker.config.max_body_bytes),
             lasts=True,
             refusal=refusal,
+            access=Access(Action.PUB, appended_to),
         ),
         Method(
             FETCH,
@@ -39,5 +41,6 @@ def bulk_methods(broker: BrokerCore) -> list[Method]:
             SMALL_REQUEST_BYTES_MAX,
             lasts=True,
             refusal=refusal,
+            access=Access(Action.SUB, fetched_from),
         ),
     ]

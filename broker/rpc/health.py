@@ -11,6 +11,7 @@ from typing import final
 import trio
 from grpc_health.v1 import health_pb2
 
+from commitbus.broker.rpc.access import NOTHING
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.defaults import SMALL_REQUEST_BYTES_MAX
 from commitbus.broker.rpc.method import Method, MethodKind
@@ -45,6 +46,7 @@ class Health:
                 *types,
                 self._check,
                 SMALL_REQUEST_BYTES_MAX,
+                access=NOTHING,
                 is_for_operators=True,
             ),
             # Not Watch: it never ends, and a few of them would use up the reserve.
@@ -54,6 +56,7 @@ class Health:
                 *types,
                 self._watch,
                 SMALL_REQUEST_BYTES_MAX,
+                access=NOTHING,
                 lasts=True,
             ),
         ]

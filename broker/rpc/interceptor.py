@@ -11,7 +11,8 @@ that method. What begins a call may refuse it by raising, as a handler does, and
         ended            once, whatever the end is: an answer, an error, a client that has gone
 
 Interceptors are called in the order in which the server was given them, before the first request
-of a call is looked at. Latency is measured by one (`rpc_latency.py`).
+of a call is looked at. Latency is measured by one (`rpc_latency.py`), the registry of clients is
+kept by one (`messaging/clients.py`), and permissions can be asked by one (`access.py`).
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ Interceptor = Callable[[Method], Begin | None]
 
 
 def intercepted(methods: Iterable[Method], interceptors: Sequence[Interceptor]) -> list[Method]:
-    """Return the methods with these interceptors around their calls."""
+    """Return the methods with these interceptors, after those that they have."""
     return [
-        replace(method, begins=tuple(begin for ask in interceptors if (begin := ask(method))))
+        replace(
+            method,
+            begins=(*method.begins, *(begin for ask in interceptors if (begin := ask(method)))),
+        )
         for method in methods
     ]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, final
 
@@ -19,6 +19,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from commitbus.broker.rpc.access import Access
 from commitbus.broker.rpc.call import Call, CallWatch, Response, RpcError, Send
 from commitbus.broker.rpc.defaults import REQUEST_BYTES_MAX, REQUEST_FIELDS_MAX
 
@@ -104,7 +105,10 @@ Begin = Callable[[Call], CallWatch | None]
 @final
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method; the kind says which of the handler types the handler is."""
+    """One method; the kind says which of the handler types the handler is.
+
+    None can be made that does not declare its access.
+    """
 
     path: str
     """`/package.Service/Method`."""
@@ -113,6 +117,7 @@ class Method:
     """None: the handler takes the bytes of its requests as they came."""
     response_type: type[Message]
     handler: Handler
+    access: Access = field(kw_only=True)
     max_request_bytes: int = REQUEST_BYTES_MAX
     """A request message beyond it, or beyond the transport's own limit, is answered with
     RESOURCE_EXHAUSTED."""
@@ -139,25 +144,27 @@ class Method:
 
 def unary_methods(
     service: ServiceDescriptor,
-    handlers: Mapping[str, UnaryHandler],
+    handlers: Mapping[str, tuple[UnaryHandler, Access]],
     refusal_of: Callable[[type[Message]], Callable[[Exception], Refusal]],
     *,
     request_bytes_max: int = REQUEST_BYTES_MAX,
     larger_requests: Mapping[str, int] | None = None,
+    request_fields_max: Mapping[str, int] | None = None,
     is_for_operators: bool = False,
 ) -> list[Method]:
     """Return the methods of a service, whose messages the .proto file knows.
 
     Args:
         service: from the generated module.
-        handlers: by the names of the RPCs, which are all unary.
+        handlers: by the names of the RPCs, which are all unary; with what their calls do.
         refusal_of: returns the `refusal` of a method with this type of response.
         request_bytes_max: the limit of a request.
         larger_requests: by RPC, where it is another one.
+        request_fields_max: by RPC, where it is not the usual one.
         is_for_operators: see `Method`.
     """
     methods = []
-    for name, handler in handlers.items():
+    for name, (handler, access) in handlers.items():
         rpc = service.methods_by_name[name]
         response_type = GetMessageClass(rpc.output_type)
         methods.append(
@@ -167,7 +174,9 @@ def unary_methods(
                 request_type=GetMessageClass(rpc.input_type),
                 response_type=response_type,
                 handler=handler,
+                access=access,
                 max_request_bytes=(larger_requests or {}).get(name, request_bytes_max),
+                max_request_fields=(request_fields_max or {}).get(name, REQUEST_FIELDS_MAX),
                 is_for_operators=is_for_operators,
                 refusal=refusal_of(response_type),
             )

@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest as Request
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionResponse as Response
 
+from commitbus.broker.rpc.access import NOTHING
 from commitbus.broker.rpc.call import Call, Send, StatusCode
 from commitbus.broker.rpc.defaults import SMALL_REQUEST_BYTES_MAX
 from commitbus.broker.rpc.method import Method, MethodKind
@@ -60,6 +61,7 @@ class Reflection:
                 Response,
                 self._answer_all,
                 SMALL_REQUEST_BYTES_MAX,
+                access=NOTHING,
                 lasts=True,
             )
             for service in _SERVICES

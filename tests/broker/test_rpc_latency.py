@@ -10,6 +10,7 @@ import trio
 import trio.testing
 from google.protobuf.message import Message
 
+from commitbus.broker.rpc.access import NOTHING
 from commitbus.broker.rpc.call import Call, Response, RpcError, Send, StatusCode
 from commitbus.broker.rpc.exchange import begin
 from commitbus.broker.rpc.interceptor import intercepted
@@ -29,7 +30,9 @@ def new_call() -> Call:
 
 def timed(kind: MethodKind, handler: Callable[..., Any], latency: RpcLatency) -> Method:
     """A method whose calls are measured."""
-    method = Method("/s/Do", kind, pb.SendMessageRequest, pb.SendMessageResponse, handler)
+    method = Method(
+        "/s/Do", kind, pb.SendMessageRequest, pb.SendMessageResponse, handler, access=NOTHING
+    )
     return intercepted([method], [latency.intercept])[0]
 
 

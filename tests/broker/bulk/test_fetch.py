@@ -20,6 +20,7 @@ from commitbus.broker.bulk.fetch import fetch
 from commitbus.broker.bulk.slice_shares import SliceShares
 from commitbus.broker.bulk.status import refusal as status_of
 from commitbus.broker.messaging.durability import Durability
+from commitbus.broker.rpc.access import NOTHING
 from commitbus.broker.rpc.call import Call, RpcError, StatusCode
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.outcome import refusal
@@ -316,7 +317,14 @@ def test_a_refusal_is_one_also_for_a_client_that_has_just_gone() -> None:
             async with aclosing(requests()) as stream:
                 await fetch(context, stream, call, send)
         types = (pb.FetchRequest, pb.FetchResponse)
-        method = Method(FETCH, MethodKind.BIDI, *types, partial(fetch, context), refusal=status_of)
+        method = Method(
+            FETCH,
+            MethodKind.BIDI,
+            *types,
+            partial(fetch, context),
+            refusal=status_of,
+            access=NOTHING,
+        )
         refused = refusal(raised.value, method, call)
         assert isinstance(refused, RpcError)
         assert refused.code is StatusCode.INVALID_ARGUMENT

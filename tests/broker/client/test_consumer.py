@@ -19,6 +19,7 @@ from commitbus.broker.client import (
     RefusedError,
 )
 from commitbus.broker.rpc import trio_transport
+from commitbus.broker.rpc.access import NOTHING
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
@@ -191,7 +192,9 @@ def test_queues_that_had_not_begun_when_the_connection_was_lost_are_asked_for_ag
             raise RpcError(StatusCode.UNAVAILABLE, "cut between the beginnings of two queues")
 
     async def serve(*, task_status: trio.TaskStatus[int]) -> None:
-        method = Method(FETCH, MethodKind.BIDI, pb.FetchRequest, pb.FetchResponse, fetch)
+        method = Method(
+            FETCH, MethodKind.BIDI, pb.FetchRequest, pb.FetchResponse, fetch, access=NOTHING
+        )
         await trio_transport.serve([method], listen="127.0.0.1:0", task_status=task_status)
 
     async def main() -> None:
@@ -215,7 +218,9 @@ def test_a_broker_that_answers_with_errors_only_is_given_up(run: Run) -> None:
         raise RpcError(StatusCode.RESOURCE_EXHAUSTED, "the disk is full")
 
     async def serve(*, task_status: trio.TaskStatus[int]) -> None:
-        method = Method(FETCH, MethodKind.BIDI, pb.FetchRequest, pb.FetchResponse, fetch)
+        method = Method(
+            FETCH, MethodKind.BIDI, pb.FetchRequest, pb.FetchResponse, fetch, access=NOTHING
+        )
         await trio_transport.serve([method], listen="127.0.0.1:0", task_status=task_status)
 
     async def main() -> None:

@@ -20,6 +20,7 @@ import trio
 from google.protobuf.message import Message
 
 from commitbus.broker.rpc import grpcio_transport, trio_transport
+from commitbus.broker.rpc.access import NOTHING
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.method import Handler, Method, MethodKind
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -167,7 +168,7 @@ class Kit:
 
     def of_kind(self, kind: MethodKind, handler: Handler) -> Method:
         """A method with this handler."""
-        return Method(self.paths[kind], kind, *self.types[kind], handler)
+        return Method(self.paths[kind], kind, *self.types[kind], handler, access=NOTHING)
 
     def unary(self, handler: Handler) -> Method:
         """A method that has a text each way."""

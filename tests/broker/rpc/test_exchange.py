@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from commitbus.broker.rpc.access import NOTHING
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.defaults import COMPRESSED_FIELDS_MIN, COMPRESSED_FIELDS_PER_BYTE
 from commitbus.broker.rpc.exchange import Crew, Exchange, parse
@@ -28,6 +29,7 @@ def sending(*, max_fields: int) -> Method:
         pb.SendMessageResponse,
         lambda *_: pb.SendMessageResponse(),
         max_request_fields=max_fields,
+        access=NOTHING,
     )
 
 
@@ -95,7 +97,9 @@ class Waiter(Parked):
 
 def start(crew: Crew, kind: MethodKind, handler: Handler, peer: str) -> None:
     """Begin a call."""
-    method = Method("/s/M", kind, pb.QueryOffsetRequest, pb.QueryOffsetResponse, handler)
+    method = Method(
+        "/s/M", kind, pb.QueryOffsetRequest, pb.QueryOffsetResponse, handler, access=NOTHING
+    )
     call = Call("/s/M", {}, peer, None, None)
     Exchange(method, call, crew=crew, finish=lambda _: None).start(None, call)
 

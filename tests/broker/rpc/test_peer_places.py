@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from commitbus.broker.rpc.access import NOTHING
 from commitbus.broker.rpc.call import RpcError
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.peer_places import PeerPlaces
@@ -16,6 +17,7 @@ METHOD = Method(
     pb.RecallMessageRequest,
     pb.RecallMessageResponse,
     lambda *_: pb.RecallMessageResponse(),
+    access=NOTHING,
 )
 
 

@@ -12,6 +12,7 @@ from commitbus.broker.admin.methods import admin_methods
 from commitbus.broker.admin.v2.methods import admin_v2_methods
 from commitbus.broker.config import BrokerConfig
 from commitbus.broker.messaging.methods import messaging_methods
+from commitbus.broker.rpc.access import NOTHING
 from commitbus.broker.rpc.call import RpcError
 from commitbus.broker.rpc.health import Health
 from commitbus.broker.rpc.method import Method, MethodKind
@@ -31,6 +32,7 @@ def method(*, is_for_operators: bool = False, lasts: bool = False) -> Method:
         handler,
         is_for_operators=is_for_operators,
         lasts=lasts,
+        access=NOTHING,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import trio
 
+from commitbus.broker.rpc.access import NOTHING
 from commitbus.broker.rpc.call import Call, Send
 from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES
 from commitbus.broker.rpc.http2.engine import EngineLimits
@@ -88,7 +89,9 @@ def count(_: object, __: Call) -> Any:
 
 def method(name: str, kind: MethodKind, handler: Any, **options: Any) -> Method:
     types = (pb.RecallMessageRequest, pb.RecallMessageResponse)
-    return Method(f"/test.Abused/{name}", kind, *types, handler, MAX_MESSAGE_BYTES, **options)
+    return Method(
+        f"/test.Abused/{name}", kind, *types, handler, MAX_MESSAGE_BYTES, access=NOTHING, **options
+    )
 
 
 METHODS = [

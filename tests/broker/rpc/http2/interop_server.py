@@ -19,6 +19,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from commitbus.broker.rpc.access import NOTHING
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.listen.accept import AcceptOptions
 from commitbus.broker.rpc.listen.certificate import TlsContexts
@@ -84,7 +85,7 @@ async def send_payloads(request: Any, send: Send) -> None:
 
 def method(name: str, kind: MethodKind, request: str, response: str, handler: Handler) -> Method:
     path = f"/grpc.testing.TestService/{name}"
-    return Method(path, kind, PB[request], PB[response], handler)
+    return Method(path, kind, PB[request], PB[response], handler, access=NOTHING)
 
 
 METHODS = [

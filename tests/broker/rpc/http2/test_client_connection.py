@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from commitbus.broker.rpc import trio_transport
+from commitbus.broker.rpc.access import NOTHING
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.http2 import client_connection
 from commitbus.broker.rpc.http2.client_call import ClientCall
@@ -26,7 +27,7 @@ WITHIN_S = 30
 
 def method(kind: MethodKind, handler: Handler) -> Method:
     """A method whose messages have one field for bytes."""
-    return Method(PATH, kind, pb.SendMessageRequest, pb.SendMessageRequest, handler)
+    return Method(PATH, kind, pb.SendMessageRequest, pb.SendMessageRequest, handler, access=NOTHING)
 
 
 def message(body: bytes) -> pb.SendMessageRequest:

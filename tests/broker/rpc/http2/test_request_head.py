@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from commitbus.broker.rpc.access import NOTHING
 from commitbus.broker.rpc.http2.request_head import HeadRefusedError, method_of
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
@@ -14,6 +15,7 @@ METHOD = Method(
     pb.RecallMessageRequest,
     pb.RecallMessageResponse,
     lambda *_: pb.RecallMessageResponse(),
+    access=NOTHING,
 )
 METHODS = {b"/a.B/C": METHOD}
 GOOD = {b":method": b"POST", b":path": b"/a.B/C", b"content-type": b"application/grpc"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import trio
 
+from commitbus.broker.rpc.access import NOTHING
 from commitbus.broker.rpc.http2.grpc_wire import MessageReader, encode_message
 from commitbus.broker.rpc.http2.request_stream import RequestStream
 from commitbus.broker.rpc.method import Method, MethodKind
@@ -18,7 +19,7 @@ def test_a_window_full_of_small_requests_is_not_read_at_one_go() -> None:
     async def handler(*_: object) -> None:
         return
 
-    method = Method("/a.B/C", MethodKind.BIDI, None, pb.TelemetryCommand, handler)
+    method = Method("/a.B/C", MethodKind.BIDI, None, pb.TelemetryCommand, handler, access=NOTHING)
     turns = 0
 
     async def others() -> None:

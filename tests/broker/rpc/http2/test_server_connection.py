@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from commitbus.broker.rpc.access import NOTHING
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.http2 import server_connection
 from commitbus.broker.rpc.http2.engine import (
@@ -169,6 +170,7 @@ async def connected(
         pb.RecallMessageRequest,
         pb.RecallMessageResponse,
         handler,
+        access=NOTHING,
     )
     limits = ServerLimits(
         max_message_bytes=WINDOW_BYTES,
