@@ -57,6 +57,8 @@ class MeasuringWire:
     async def read(self, size: int = 0, turn: Turn | None = None) -> bytes:
         """Return the next calls, each one's headers and request in a row as of most clients."""
         await trio.lowlevel.checkpoint()
+        if turn is not None:
+            await turn.wait()
         if len(self.cpu_s) >= WARM_UP_READS + READS:
             return b""
         pieces = [self._client.take_output()]
@@ -105,7 +107,10 @@ async def cpu_us(calls_in_a_read: int) -> float:
     wire = MeasuringWire(calls_in_a_read)
     async with trio.open_nursery() as nursery:
         limits = ServerLimits(max_message_bytes=MAX_MESSAGE_BYTES, calls_max=1000)
-        await ServerConnection(wire, "bench", ServerState(methods, limits, nursery)).run()
+        state = ServerState(methods, limits, nursery)
+        nursery.start_soon(state.turns.run)
+        await ServerConnection(wire, "bench", state).run()
+        nursery.cancel_scope.cancel()
     return statistics.median(wire.cpu_s[WARM_UP_READS:]) / calls_in_a_read * 1e6
 
 

@@ -47,7 +47,7 @@ from commitbus.broker.config import BrokerConfig
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.documents import JsonObject, format_document
 from commitbus.broker.rpc.call import Response
-from commitbus.broker.rpc.exchange import encoded
+from commitbus.broker.rpc.exchange import begin, encoded
 from commitbus.broker.rpc.method import Method
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.store.config import StoreConfig
@@ -311,7 +311,6 @@ def write_config(path: Path, document: JsonObject) -> None:
 async def receive_all(_: MessagingContext, methods: dict[str, Method]) -> list[Row]:
     """Have clients of one group receive the messages that will be in flight."""
     method = methods["ReceiveMessage"]
-    handler: Any = method.handler
     request = pb.ReceiveMessageRequest.FromString(
         receive_request("group-0", 32, topic=FLIGHT_TOPIC)
     )
@@ -327,6 +326,7 @@ async def receive_all(_: MessagingContext, methods: dict[str, Method]) -> list[R
             break
         metadata = {**dict(METADATA), "x-mq-client-id": f"holder-{holder}"}
         call = replace(call_of(method), metadata=metadata)
-        parked = await handler(request, call, take)
+        answer: Any = begin(method, call, (request, call, take))
+        parked = await answer
         assert parked is None, f"only {count} messages could be received"
     return []

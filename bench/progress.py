@@ -7,11 +7,11 @@ import threading
 import time
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import trio
 
-from bench.handlers import call_of, in_a_broker
+from bench.handlers import OK, SHORT, call_of, in_a_broker
 from bench.measure import Row
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.topics import TopicConfig
@@ -21,6 +21,7 @@ from commitbus.broker.progress.journal import (
     JournalMark,
     ProgressJournal,
 )
+from commitbus.broker.rpc.exchange import begin
 from commitbus.broker.rpc.method import Method
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.file_system import RealFileSystem
@@ -46,7 +47,6 @@ def commits() -> list[Row]:
 async def measure_commits(context: MessagingContext, methods: dict[str, Method]) -> list[Row]:
     """Return what saving takes of a core, by the CPU time of the thread that does it."""
     method = methods["UpdateOffset"]
-    handler: Any = method.handler
     requests = await prepare(context)
     call = call_of(method)
     numbers = count()
@@ -56,14 +56,15 @@ async def measure_commits(context: MessagingContext, methods: dict[str, Method])
             number = next(numbers)
             request = requests[number % len(requests)]
             request.offset = (number // len(requests)) % MESSAGES + 1
-            response = handler(request, call)
-            assert response.status.code == pb.OK, response.status.message
+            answer = begin(method, call, (request, call))
+            assert isinstance(answer, bytes)
+            assert OK in answer[:SHORT], pb.UpdateOffsetResponse.FromString(answer)
 
     commit(len(requests))  # begins the progress of each
     await trio.to_thread.run_sync(context.progress.save)
-    saver, own, begin = saver_cpu_s(), time.thread_time(), time.perf_counter()
+    saver, own, began_s = saver_cpu_s(), time.thread_time(), time.perf_counter()
     done = 0
-    while (elapsed := time.perf_counter() - begin) < SECONDS:
+    while (elapsed := time.perf_counter() - began_s) < SECONDS:
         due = int(elapsed * COMMITS_PER_S)
         commit(due - done)
         done = due
