@@ -12,16 +12,13 @@ from google.protobuf.message import DecodeError
 
 from commitbus.broker.bulk.context import BulkContext
 from commitbus.broker.bulk.producers import PRODUCER_ID_BYTES, Producer, Stored
-from commitbus.broker.bulk.status import REFUSALS, refusal
+from commitbus.broker.bulk.status import refusal
 from commitbus.broker.bulk.validate import (
     batch_bytes_max,
     check_records,
     check_size,
 )
-from commitbus.broker.core.errors import (
-    BadRequestError,
-    MessageCorruptedError,
-)
+from commitbus.broker.core.errors import REFUSALS, BadRequestError, MessageCorruptedError
 from commitbus.broker.core.kinds import NORMAL, check_kind
 from commitbus.broker.core.outgoing import TIMESTAMP_MS_MAX, peer_host
 from commitbus.broker.core.validation import client_topic
@@ -44,16 +41,17 @@ async def append(
     """Serve one Append call.
 
     Raises:
-        RpcError: a batch, or the start, is refused. What was stored before is acknowledged first.
+        RpcError: a request is malformed, or a batch refused. What was stored before is acknowledged
+            first.
+        RequestError: the topic takes no such messages.
+        StoreError: the topic could not be created, or the store failed: the outcome of what was not
+            acknowledged is unknown.
     """
     start, _ = _parsed(await anext(requests, b""))
     if not isinstance(start, pb.AppendStart):
         raise RpcError(StatusCode.INVALID_ARGUMENT, "the first request must be a start")
     with ExitStack() as stack:
-        try:
-            topic = await _checked_topic(context, start.topic)
-        except REFUSALS as error:
-            raise refusal(error) from None
+        topic = await _checked_topic(context, start.topic)
         producer = None
         if start.producer_id:
             if len(start.producer_id) != PRODUCER_ID_BYTES:
@@ -228,7 +226,7 @@ class _AppendStream:
         async for first in stored:
             waiting.append(first)
             while waiting:
-                await self._wait_durable(waiting[0][1])
+                await self._durability.wait(waiting[0][1].end_offset)
                 with suppress(trio.WouldBlock, trio.EndOfChannel):
                     while len(waiting) < WINDOW_BATCHES:
                         waiting.append(stored.receive_nowait())
@@ -237,12 +235,6 @@ class _AppendStream:
                 while waiting and self._durability.reached(waiting[0][1].end_offset):
                     response.acks.append(_ack(*waiting.popleft()))
                 await send(response)
-
-    async def _wait_durable(self, batch: Stored) -> None:
-        try:
-            await self._durability.wait(batch.end_offset)
-        except REFUSALS as error:
-            raise refusal(error) from None
 
 
 def _writable_queue(topic: TopicConfig, queue_id: int) -> int:

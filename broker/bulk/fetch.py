@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar, final
@@ -12,7 +12,6 @@ import trio
 from isal.isal_zlib import crc32
 
 from commitbus.broker.bulk.context import BulkContext
-from commitbus.broker.bulk.status import REFUSALS, refusal
 from commitbus.broker.core.errors import BadRequestError
 from commitbus.broker.core.filtering import parse_tag_filter, prepare_filter
 from commitbus.broker.core.validation import client_topic
@@ -45,7 +44,9 @@ async def fetch(
     """Serve one Fetch call.
 
     Raises:
-        RpcError: what is asked for cannot be had, or not any more.
+        RpcError: the first request asks for nothing.
+        RequestError: what is asked for cannot be had.
+        StoreError: or not any more.
     """
     request = await anext(requests, None)
     what = request.WhichOneof("what") if request is not None else None
@@ -54,14 +55,13 @@ async def fetch(
     credit = _Credit()
     share = partial(context.slices.hold, call.peer)
     async with trio.open_nursery() as nursery:
-        with _refusing():
-            credit.grant(request.credit_bytes)
-            nursery.start_soon(_take_credit, requests, credit)
-            await _until_shown(context)
-            if what == "topic":
-                await _fetch_topic(context, request.topic, credit, share, send)
-            else:
-                await _fetch_log(context, request.log, credit, share, send)
+        credit.grant(request.credit_bytes)
+        nursery.start_soon(_take_credit, requests, credit)
+        await _until_shown(context)
+        if what == "topic":
+            await _fetch_topic(context, request.topic, credit, share, send)
+        else:
+            await _fetch_log(context, request.log, credit, share, send)
         nursery.cancel_scope.cancel()
 
 
@@ -70,14 +70,6 @@ def fetched_from(request: pb.FetchRequest) -> list[Resource]:
     if request.HasField("log"):
         return [Resource(ResourceType.CLUSTER, "")]
     return topics([request.topic.topic]) if request.HasField("topic") else []
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
-    try:
-        yield
-    except REFUSALS as error:
-        raise refusal(error) from None
 
 
 async def _until_shown(context: BulkContext) -> None:
@@ -121,10 +113,9 @@ class _Credit:
 
 async def _take_credit(requests: AsyncIterator[pb.FetchRequest], credit: _Credit) -> None:
     async for request in requests:
-        with _refusing():
-            if request.WhichOneof("what") is not None:
-                raise BadRequestError("only the first request says what to fetch")
-            credit.grant(request.credit_bytes)
+        if request.WhichOneof("what") is not None:
+            raise BadRequestError("only the first request says what to fetch")
+        credit.grant(request.credit_bytes)
     credit.end()
 
 

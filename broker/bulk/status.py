@@ -8,12 +8,9 @@ from typing import Final
 from commitbus.broker.bulk.validate import RecordRefusedError
 from commitbus.broker.core import errors as e
 from commitbus.broker.core.error_codes import STORE_FAILURES, code_of
-from commitbus.broker.core.errors import REFUSALS
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.commitlog import errors as store
-
-__all__ = ["CODES", "REFUSALS", "refusal"]
 
 CODES: Final[Mapping[type[Exception], StatusCode]] = {
     e.IllegalRequestError: StatusCode.INVALID_ARGUMENT,
