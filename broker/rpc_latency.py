@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import partial
 from time import perf_counter
 from typing import Final, NamedTuple, final
 
-from commitbus.broker.rpc.call import CallWatch, Pieces, Response, RpcError
+from commitbus.broker.rpc.call import Call, CallWatch, Pieces, Response, RpcError
 from commitbus.broker.rpc.method import Begin, Method
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
@@ -54,7 +55,7 @@ class RpcLatency:
         if method.kind.streams_requests or method.service.startswith("grpc."):
             return None
         counts = _MethodLatency(method, self)
-        return lambda _call: _TimedCall(counts)
+        return partial(_TimedCall, counts)
 
     def series(self, calls: CallLabels) -> _Series:
         """Return where to count calls that have these labels."""
@@ -99,23 +100,24 @@ class _TimedCall(CallWatch):
 
     __slots__ = ("_began_s", "_code", "_counts")
 
-    def __init__(self, counts: _MethodLatency) -> None:
+    def __init__(self, counts: _MethodLatency, _: Call) -> None:
         self._counts, self._code = counts, 0
         self._began_s = perf_counter()
 
     def responding(self, responses: tuple[Response | Pieces, ...]) -> None:
-        if not self._code:
-            self._code = next(filter(None, map(_code_of, responses)), 0)
+        for response in responses:
+            if self._code:
+                return
+            self._code = _code_of(response)
 
     def ended(self, error: RpcError | None, *, was_cancelled: bool) -> None:
         elapsed_ms = (perf_counter() - self._began_s) * 1000
-        counts = self._counts
         if was_cancelled:
-            series = counts.labelled(self._code, "cancelled")
+            series = self._counts.labelled(self._code, "cancelled")
         elif error is not None:
-            series = counts.labelled(error.code.name, "process_request_failed")
+            series = self._counts.labelled(error.code.name, "process_request_failed")
         else:
-            series = counts.succeeded(self._code)
+            series = self._counts.succeeded(self._code)
         series.add(elapsed_ms)
 
 

@@ -6,7 +6,7 @@ request is served all the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, final
@@ -154,14 +154,11 @@ class ClientRegistry:
         service, _, name = method.path.rpartition("/")
         if service != _MESSAGING or name == _GOODBYE:
             return None
-        return self._begin_stream if method.kind.streams_requests else self._begin
-
-    def _begin(self, call: Call) -> None:
-        self.seen(call)
+        return self._begin_stream if method.kind.streams_requests else self._note
 
     def _begin_stream(self, call: Call) -> CallWatch:
-        self.seen(call)
-        return _StreamWatch(self, call)
+        self._note(call)
+        return _StreamWatch(self._note, call)
 
     def seen(self, call: Call) -> Client:
         """Note a call and return the client it came from.
@@ -169,12 +166,18 @@ class ClientRegistry:
         Raises:
             ClientIdRequiredError: the call has no usable client id.
         """
-        client = self.of(call)
+        self._note(call)
+        return self.of(call)
+
+    def _note(self, call: Call) -> None:
+        client_id = call.client_id
+        client = self._clients.get(client_id)
+        if client is None:
+            client = self._add(call)
         if not client.streams:
-            self._silent.pop(client.client_id, None)
-            self._silent[client.client_id] = client
+            self._silent.pop(client_id, None)
+            self._silent[client_id] = client
         client.gone_at_s = self._clock.monotonic_s() + IDLE_S
-        return client
 
     def of(self, call: Call) -> Client:
         """Return the client that a call came from, added if it has just said goodbye.
@@ -302,10 +305,10 @@ class ClientRegistry:
 class _StreamWatch(CallWatch):
     """Notes each request of a stream."""
 
-    __slots__ = ("_call", "_registry")
+    __slots__ = ("_call", "_note")
 
-    def __init__(self, registry: ClientRegistry, call: Call) -> None:
-        self._registry, self._call = registry, call
+    def __init__(self, note: Callable[[Call], None], call: Call) -> None:
+        self._note, self._call = note, call
 
     def received(self, request: Message | bytes) -> None:
-        self._registry.seen(self._call)
+        self._note(self._call)

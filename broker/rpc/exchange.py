@@ -76,21 +76,23 @@ def begin(
 ) -> bytes | RpcError | Later | Parked | Awaitable[object]:
     """Call the handler; return the outcome if it is known at once, else what to wait for."""
     handler: Callable[..., object] = method.handler
-    outcome: bytes | RpcError | Awaitable[None]
+    if method.kind.streams_responses:
+        call.send = arguments[2]
     try:
-        if method.kind.streams_responses:
-            call.send = arguments[-1]
         if method.begins:
             arguments = begin_watches(method, call, arguments)
         result = handler(*arguments)
         if not isinstance(result, (bytes, Message)):
             return cast("Later | Parked | Awaitable[object]", result)
-        outcome = _encode(method, call, result)
+        answer = _encode(method, call, result)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a refusal
         outcome = _refused(error, method, call)
-    if isinstance(outcome, bytes | RpcError):
-        _tell_end(call, outcome)
-    return outcome
+        if isinstance(outcome, (bytes, RpcError)):
+            _tell_end(call, outcome)
+        return outcome
+    if call.watches:
+        _tell_end(call, answer)
+    return answer
 
 
 def _refused(error: Exception, method: Method, call: Call) -> bytes | RpcError | Awaitable[None]:
@@ -108,10 +110,12 @@ def _refused(error: Exception, method: Method, call: Call) -> bytes | RpcError |
 
 def _encode(method: Method, call: Call, result: object) -> bytes:
     assert not method.kind.streams_responses, f"{method.path} sends its responses, returns none"
-    assert isinstance(result, method.response_type | bytes), f"{method.path}: {type(result)}"
     for watch in call.watches:
-        watch.responding((result,))
-    return result if isinstance(result, bytes) else result.SerializeToString()
+        watch.responding((cast("Response", result),))
+    if isinstance(result, bytes):
+        return result
+    assert isinstance(result, method.response_type), f"{method.path} returned {type(result)}"
+    return result.SerializeToString()
 
 
 def _tell_end(call: Call, outcome: Outcome) -> None:
@@ -221,7 +225,7 @@ class Exchange:
             outcome = _encode(self._method, self._call, result())
         except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a refusal
             refused = _refused(error, self._method, self._call)
-            assert isinstance(refused, bytes | RpcError), "a unary call has one response"
+            assert isinstance(refused, (bytes, RpcError)), "a unary call has one response"
             outcome = refused
         self._end(outcome)
 
@@ -251,7 +255,7 @@ class Exchange:
             outcome = _refused(error, method, call)
         else:
             return result
-        if isinstance(outcome, bytes | RpcError):
+        if isinstance(outcome, (bytes, RpcError)):
             return outcome
         try:
             await outcome

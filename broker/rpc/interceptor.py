@@ -44,24 +44,23 @@ def begin_watches(method: Method, call: Call, arguments: tuple[Any, ...]) -> tup
     Raises:
         Exception: whatever an interceptor refuses the call with.
     """
+    watches = call.watches
     for begin in method.begins:
         watch = begin(call)
         if watch is not None:
             # At once: the next one may refuse, and this one must be told the end.
-            call.watches = (*call.watches, watch)
-    watches = call.watches
+            call.watches = watches = watches + (watch,)  # noqa: RUF005 - 0.1 us less
     if not watches:
         return arguments
-    requests, *others = arguments
-    if method.kind.streams_requests:
+    kind, requests = method.kind, arguments[0]
+    if kind.streams_requests:
         requests = _WatchedRequests(watches, requests)
     else:
         for watch in watches:
             watch.received(requests)
-    if not method.kind.streams_responses:
-        return (requests, *others)
-    _, send = others
-    return (requests, call, _WatchedSend(watches, send))
+    if kind.streams_responses:
+        return (requests, call, _WatchedSend(watches, arguments[2]))
+    return (requests, call)
 
 
 @final

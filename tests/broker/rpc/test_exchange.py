@@ -95,13 +95,19 @@ class Waiter(Parked):
         """Be told that nobody waits."""
 
 
+async def _take(*_: object) -> None:
+    """Be a stream of responses that nobody looks at."""
+
+
 def start(crew: Crew, kind: MethodKind, handler: Handler, peer: str) -> None:
     """Begin a call."""
     method = Method(
         "/s/M", kind, pb.QueryOffsetRequest, pb.QueryOffsetResponse, handler, access=NOTHING
     )
     call = Call("/s/M", {}, peer, None, None)
-    Exchange(method, call, crew=crew, finish=lambda _: None).start(None, call)
+    Exchange(method, call, crew=crew, finish=lambda _: None).start(
+        None, call, *((_take,) if kind.streams_responses else ())
+    )
 
 
 def test_a_task_works_for_the_caller_whoever_started_or_woke_it() -> None:
