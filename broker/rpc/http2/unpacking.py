@@ -51,7 +51,8 @@ async def answer_of(method: Method, call: Call, arguments: tuple[Any, ...]) -> o
     """Call a handler and return what it answers, however it does.
 
     Raises:
-        RpcError: the handler refuses.
+        RpcError: the call has ended with this status.
+        Exception: whatever the handler raises, or whoever settles its answer.
     """
     answer = begin(method, call, arguments)
     if isinstance(answer, RpcError):

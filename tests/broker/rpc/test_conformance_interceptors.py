@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any, final
 
 import grpc
@@ -11,6 +13,7 @@ import pytest
 import trio
 from google.protobuf.message import Message
 
+from commitbus.broker.core.errors import BadRequestError
 from commitbus.broker.rpc.call import (
     CLIENT_ID_HEADER,
     Call,
@@ -20,6 +23,7 @@ from commitbus.broker.rpc.call import (
     RpcError,
     StatusCode,
 )
+from commitbus.broker.rpc.http2.unpacking import UNPACKED_HERE_BYTES
 from commitbus.broker.rpc.method import Begin, Later, Method, MethodKind
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
@@ -103,6 +107,29 @@ def test_unary_calls_pass(
     assert until(journal, "OK") == ["begin Heartbeat", "request", "1 responses", "OK"]
 
 
+@pytest.mark.parametrize("handler", [None, answer_later, answer_settled])
+@pytest.mark.parametrize("client_id", ["friend", "intruder"])
+def test_calls_whose_request_is_unpacked_first_pass_once(
+    kit: Kit,
+    start_server: Start,
+    connect: Connect,
+    handler: Callable[..., Any] | None,
+    client_id: str,
+) -> None:
+    """Another thread unpacks large ones, before the call begins."""
+    journal = Journal()
+    server = start_server(kit.unary(handler or kit.echo), interceptors=[journal.intercept])
+    options = {"compression": grpc.Compression.Gzip, "metadata": [(CLIENT_ID_HEADER, client_id)]}
+    request = kit.text(os.urandom(2 * UNPACKED_HERE_BYTES).hex())
+    if client_id == "intruder":
+        with kit.refused(grpc.StatusCode.PERMISSION_DENIED, "not you"):
+            connect(server).ask(request, **options)
+        assert until(journal, "PERMISSION_DENIED") == ["begin Heartbeat", "PERMISSION_DENIED"]
+    else:
+        connect(server).ask(request, **options)
+        assert until(journal, "OK") == ["begin Heartbeat", "request", "1 responses", "OK"]
+
+
 def test_streams_pass_both_ways(kit: Kit, start_server: Start, connect: Connect) -> None:
     """Each request and all responses are seen, in their order."""
 
@@ -134,6 +161,35 @@ def test_a_refused_request_is_the_calls_end(
     name = kit.paths[kind].rpartition("/")[2]
     assert until(journal, "PERMISSION_DENIED") == [f"begin {name}", "PERMISSION_DENIED"]
     assert reached == []
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("size", [1, 2 * UNPACKED_HERE_BYTES])
+def test_a_stream_ends_well_with_what_its_method_makes_of_a_refusal(
+    kit: Kit, start_server: Start, connect: Connect, size: int, *, is_async: bool
+) -> None:
+    """After what was sent, and as the interceptors see it; whoever has unpacked the request."""
+
+    def refuse(*_: object) -> None:
+        raise BadRequestError("no")
+
+    async def send_and_refuse(_request: Message, _call: Call, send: Any) -> None:
+        await send(pb.ReceiveMessageResponse())
+        refuse()
+
+    def refusal(_: Exception) -> tuple[Message, ...]:
+        return (pb.ReceiveMessageResponse(), pb.ReceiveMessageResponse())
+
+    journal = Journal()
+    method = replace(kit.stream(send_and_refuse if is_async else refuse), refusal=refusal)
+    client = connect(start_server(method, interceptors=[journal.intercept]))
+    data = os.urandom(size).hex()
+    request = pb.ReceiveMessageRequest(attempt_id=data).SerializeToString()
+    kind = MethodKind.SERVER_STREAM
+    client.finish(kind, raw_request=request, compression=grpc.Compression.Gzip)
+    sent = ["1 responses"] if is_async else []
+    name = kit.paths[kind].rpartition("/")[2]
+    assert until(journal, "OK") == [f"begin {name}", "request", *sent, "2 responses", "OK"]
 
 
 @pytest.mark.parametrize("kind", MethodKind)
