@@ -13,9 +13,9 @@ import trio
 
 from bench.broker import serve
 from bench.measure import Row
-from commitbus.broker.address import split_host_port
 from commitbus.broker.client import Producer, ProducerOptions
 from commitbus.broker.client.requests import append_request
+from commitbus.broker.common.address import split_host_port
 from commitbus.broker.rpc.http2.client_connection import connect
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 from commitbus.broker.wire.bulk_paths import APPEND, FETCH

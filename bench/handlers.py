@@ -20,13 +20,13 @@ from bench.measure import Row
 from commitbus.broker.config import BrokerConfig
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.methods import messaging_methods
+from commitbus.broker.observe.rpc_latency import RpcLatency
 from commitbus.broker.rpc.call import Call, Response
 from commitbus.broker.rpc.exchange import begin, encoded
 from commitbus.broker.rpc.interceptor import intercepted
 from commitbus.broker.rpc.method import Method, Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.rpc.proto.wire_format import key_of
-from commitbus.broker.rpc_latency import RpcLatency
 from commitbus.broker.server import RunningBroker, run_broker
 
 MESSAGES = 20_000

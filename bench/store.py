@@ -13,10 +13,10 @@ import numpy as np
 import trio
 
 from bench.measure import Row
-from commitbus.broker.messaging.durability import Durability
+from commitbus.broker.common.trio_thread import TrioThread
+from commitbus.broker.core.durability import Durability
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
-from commitbus.broker.trio_thread import TrioThread
 from commitbus.commitlog.framed import FramedBatch
 from commitbus.commitlog.kernels import ready_kernels
 from commitbus.commitlog.record_format import encode_properties

@@ -22,27 +22,27 @@ from typing import final
 
 import trio
 
-from commitbus.broker.address import join_host_port
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.methods import admin_methods
 from commitbus.broker.admin.v2.methods import admin_v2_methods
 from commitbus.broker.bulk.methods import bulk_methods
+from commitbus.broker.common.address import join_host_port
+from commitbus.broker.common.version import version
 from commitbus.broker.config import BrokerConfig, Transport
 from commitbus.broker.core.broker import BrokerCore
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.methods import messaging_methods, run_messaging
 from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.metadata.sqlite_metadata import SqliteMetadata
+from commitbus.broker.observe.rates import Rates
+from commitbus.broker.observe.rpc_latency import RpcLatency
 from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.progress.sqlite_rows import SqliteRows
-from commitbus.broker.rates import Rates
 from commitbus.broker.rpc.defaults import MAX_MESSAGE_BYTES, TRIO_CALLS_MAX
 from commitbus.broker.rpc.interceptor import Interceptor
 from commitbus.broker.rpc.method import Method
-from commitbus.broker.rpc_latency import RpcLatency
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import MessageStore
-from commitbus.broker.version import version
 from commitbus.commitlog.clock import Clock, SystemClock
 from commitbus.commitlog.errors import StoreError
 from commitbus.commitlog.file_system import FileSystem, RealFileSystem
@@ -203,7 +203,7 @@ async def _metrics(state: MessagingContext, latency: RpcLatency) -> AsyncIterato
     if config.metrics_port < 0:
         yield None
         return
-    from commitbus.broker.metrics import serve_metrics  # noqa: PLC0415 - 0.1 s, for who asks for it
+    from commitbus.broker.observe.metrics import serve_metrics  # noqa: PLC0415 - 0.1 s, for who asks for it
 
     host = config.listen_host
     async with serve_metrics(state, latency, host, config.metrics_port) as port:

@@ -136,6 +136,6 @@ def test_tests_mirror_the_code() -> None:
         "tests/soak",
         "tests/attacks",
         "tests/broker/matrix",
-        "tests/broker/consuming",
+        "tests/broker/histories",
     }
     assert {str(folder) for folder in tests - mirrored} <= beside

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, final
 
+from commitbus.broker.common.shown import shown
 from commitbus.broker.metadata.documents import JsonObject, from_strings
 from commitbus.broker.metadata.groups import (
     FIFO_LOCK_UNIT_ATTRIBUTE,
@@ -24,7 +25,6 @@ from commitbus.broker.metadata.topics import (
     MessageType,
 )
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
-from commitbus.broker.shown import shown
 
 _DIGITS_MAX: Final = 19
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from commitbus.broker.admin.context import AdminContext
+from commitbus.broker.common.worker_lines import run_in_worker
 from commitbus.broker.messaging.route import MASTER_ID
-from commitbus.broker.queue_times import earliest_store_timestamp
+from commitbus.broker.observe.queue_times import earliest_store_timestamp
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
-from commitbus.broker.worker_lines import run_in_worker
 
 
 async def get_broker(context: AdminContext, _request: pb.GetBrokerRequest) -> pb.Broker:

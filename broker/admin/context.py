@@ -7,17 +7,17 @@ from typing import NoReturn, final
 
 import trio
 
-from commitbus.broker.address import join_host_port
+from commitbus.broker.common.address import join_host_port
+from commitbus.broker.common.shown import shown
 from commitbus.broker.config import BrokerConfig
 from commitbus.broker.core.broker import BrokerCore
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.metadata.topics import TopicConfig
+from commitbus.broker.observe.rates import Rates
 from commitbus.broker.progress.progress_table import ProgressTable
-from commitbus.broker.rates import Rates
 from commitbus.broker.rpc.call import RpcError, StatusCode
-from commitbus.broker.shown import shown
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.file_system import FileSystem
 

@@ -12,18 +12,18 @@ from typing import Final, NamedTuple, final
 import trio
 
 from commitbus.broker.admin.context import AdminContext
+from commitbus.broker.common.errors import RequestError
+from commitbus.broker.common.shown import shown
+from commitbus.broker.common.worker_lines import run_in_worker
+from commitbus.broker.consuming.store_reads import Place, read_places, read_record
 from commitbus.broker.core import properties as names
-from commitbus.broker.core.errors import RequestError
 from commitbus.broker.core.outgoing import message_id, stored_again
 from commitbus.broker.core.queue_choice import queue_of_group
-from commitbus.broker.messaging.store_reads import Place, read_places, read_record
 from commitbus.broker.metadata.names import dead_letter_topic
 from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
-from commitbus.broker.shown import shown
 from commitbus.broker.store.message_store import MessageStore
-from commitbus.broker.worker_lines import run_in_worker
 from commitbus.commitlog.errors import (
     CorruptRecordError,
     MessageRefusedError,

@@ -16,7 +16,7 @@ from commitbus.broker.admin.attributes import (
 from commitbus.broker.admin.context import AdminContext, refuse
 from commitbus.broker.admin.lag import queue_lags, stored_at_ms
 from commitbus.broker.admin.reset import at_end, at_offset, at_time, reset_offsets
-from commitbus.broker.backlog import backlogs
+from commitbus.broker.common.worker_lines import run_in_worker
 from commitbus.broker.messaging.clients import Client
 from commitbus.broker.metadata.documents import DocumentError, JsonObject
 from commitbus.broker.metadata.groups import (
@@ -26,8 +26,8 @@ from commitbus.broker.metadata.groups import (
     encode_group,
 )
 from commitbus.broker.metadata.names import IllegalNameError, validate_group
+from commitbus.broker.observe.backlog import backlogs
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
-from commitbus.broker.worker_lines import run_in_worker
 
 DELAYS_MAX: Final = 100
 """Of a retry policy. Every client of the group is told all of them, again and again."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import final
 
 from commitbus.broker.admin.context import AdminContext
+from commitbus.broker.observe.queue_times import store_timestamp
 from commitbus.broker.progress.queue_progress import QueueProgress, lag
-from commitbus.broker.queue_times import store_timestamp
 from commitbus.commitlog.types import QueueOffset
 
 

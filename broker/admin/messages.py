@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from commitbus.broker.admin.context import AdminContext, refuse
+from commitbus.broker.common.worker_lines import run_in_worker
 from commitbus.broker.core.sending import new_message_id, send
 from commitbus.broker.core.validation import NewMessage
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.store_reader import END_OF_LOG
-from commitbus.broker.worker_lines import run_in_worker
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
 from commitbus.commitlog.record_format import offset_message_id
 from commitbus.commitlog.types import QueueOffset, Record

@@ -12,6 +12,7 @@ from commitbus.broker.admin import cluster, dead_letters, groups, messages
 from commitbus.broker.admin import topics as topic_handlers
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.status import refusal
+from commitbus.broker.common.worker_lines import as_operator
 from commitbus.broker.messaging.validate import send_request_bytes_max
 from commitbus.broker.rpc.access import (
     Access,
@@ -26,7 +27,6 @@ from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.defaults import SMALL_REQUEST_BYTES_MAX
 from commitbus.broker.rpc.method import Method, unary_methods
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
-from commitbus.broker.worker_lines import as_operator
 
 Handler = Callable[[AdminContext, Any], Awaitable[Message]]
 

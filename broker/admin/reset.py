@@ -7,8 +7,8 @@ from typing import Final
 
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.lag import queue_ids
-from commitbus.broker.core.errors import BadRequestError, IllegalOffsetError
-from commitbus.broker.worker_lines import run_in_worker
+from commitbus.broker.common.errors import BadRequestError, IllegalOffsetError
+from commitbus.broker.common.worker_lines import run_in_worker
 
 OffsetOf = Callable[[int], int]
 """Returns where to go on in a queue, by its id. May wait for a disk."""

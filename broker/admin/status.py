@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from commitbus.broker.core import errors as e
+from commitbus.broker.common import errors as e
 from commitbus.broker.core.error_codes import STORE_FAILURES, code_of
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rpc.call import RpcError, StatusCode

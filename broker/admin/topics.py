@@ -11,12 +11,12 @@ from commitbus.broker.admin.attributes import (
     changed_entry,
 )
 from commitbus.broker.admin.context import AdminContext, refuse
+from commitbus.broker.common.worker_lines import run_in_worker
 from commitbus.broker.metadata.documents import DocumentError
 from commitbus.broker.metadata.names import IllegalNameError, is_system_topic, validate_topic
 from commitbus.broker.metadata.topics import QUEUES_MAX, TopicConfig, decode_topic, encode_topic
-from commitbus.broker.queue_times import store_timestamp
+from commitbus.broker.observe.queue_times import store_timestamp
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
-from commitbus.broker.worker_lines import run_in_worker
 from commitbus.commitlog.types import QueueOffset
 
 PERM_MAX: Final = 7

@@ -18,7 +18,7 @@ from commitbus.broker.bulk.validate import (
     check_records,
     check_size,
 )
-from commitbus.broker.core.errors import REFUSALS, BadRequestError, MessageCorruptedError
+from commitbus.broker.common.errors import REFUSALS, BadRequestError, MessageCorruptedError
 from commitbus.broker.core.kinds import NORMAL, check_kind
 from commitbus.broker.core.outgoing import TIMESTAMP_MS_MAX, peer_host
 from commitbus.broker.core.validation import client_topic

@@ -7,8 +7,8 @@ from typing import Final, final
 
 import trio
 
+from commitbus.broker.common.trio_thread import ArrivedKeys, TrioThread
 from commitbus.broker.store.reput import Arrival
-from commitbus.broker.trio_thread import ArrivedKeys, TrioThread
 
 ANY_TOPIC: Final = ""
 

@@ -8,7 +8,7 @@ from commitbus.broker.bulk.arrivals import Arrivals
 from commitbus.broker.bulk.producers import Producers
 from commitbus.broker.bulk.slice_shares import SliceShares
 from commitbus.broker.core.broker import BrokerCore
-from commitbus.broker.messaging.durability import Durability
+from commitbus.broker.core.durability import Durability
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.wire.batch_memory import keep_freed_memory
 

@@ -12,17 +12,17 @@ import trio
 from isal.isal_zlib import crc32
 
 from commitbus.broker.bulk.context import BulkContext
-from commitbus.broker.core.errors import BadRequestError
+from commitbus.broker.common.errors import BadRequestError
+from commitbus.broker.common.worker_lines import run_in_worker
+from commitbus.broker.consuming.store_reads import read_or_wait
 from commitbus.broker.core.filtering import parse_tag_filter, prepare_filter
 from commitbus.broker.core.validation import client_topic
-from commitbus.broker.messaging.store_reads import read_or_wait
 from commitbus.broker.rpc.access import Resource, ResourceType, topics
 from commitbus.broker.rpc.call import Call, Pieces, RpcError, Send, StatusCode
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.slices import UNITS_MAX, LogSlices, Slice, WantedTags
 from commitbus.broker.wire.large_field import before_field
-from commitbus.broker.worker_lines import run_in_worker
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError, ReadFailedError
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 

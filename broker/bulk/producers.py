@@ -13,13 +13,13 @@ from typing import Final, NamedTuple, final
 
 import trio
 
+from commitbus.broker.common.worker_lines import run_in_worker
+from commitbus.broker.consuming.store_reads import Unreadable, read_or_wait, read_places
+from commitbus.broker.core.durability import Durability
 from commitbus.broker.core.properties import UNIQUE_KEY
-from commitbus.broker.messaging.durability import Durability
-from commitbus.broker.messaging.store_reads import Unreadable, read_or_wait, read_places
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.wire.frames import Frames
-from commitbus.broker.worker_lines import run_in_worker
 from commitbus.commitlog.record_format import encode_properties
 from commitbus.commitlog.types import AppendResult, PhysicalOffset, QueueOffset, Record
 

@@ -13,7 +13,7 @@ from typing import final
 
 from trio.lowlevel import ParkingLot
 
-from commitbus.broker.messaging.delivering import Delivering, Recipient
+from commitbus.broker.consuming.delivering import Delivering, Recipient
 
 
 @final

@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-from commitbus.broker.core.errors import (
+from commitbus.broker.common.errors import (
     BadRequestError,
     BodyEmptyError,
     BodyTooLargeError,

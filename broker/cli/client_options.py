@@ -13,7 +13,6 @@ from typing import Final, final
 
 import trio
 
-from commitbus.broker.address import Endpoint
 from commitbus.broker.cli.common_options import (
     DEFAULT_ENDPOINT,
     ENDPOINT_VARIABLE,
@@ -25,6 +24,7 @@ from commitbus.broker.cli.common_options import (
 from commitbus.broker.cli.output import CommandError, print_error
 from commitbus.broker.cli.tls import Tls, explained, tls_of
 from commitbus.broker.client.errors import BrokerUnavailableError, ClientError
+from commitbus.broker.common.address import Endpoint
 from commitbus.commitlog.clock import SystemClock
 
 FIRST_TIMEOUT_S: Final = 10.0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from commitbus.broker.cli.output import CommandError, as_utf8
-from commitbus.broker.shown import shown
+from commitbus.broker.common.shown import shown
 
 DEFAULT_ENDPOINT: Final = "127.0.0.1:8081"
 ENDPOINT_VARIABLE: Final = "COMMITBUS_ENDPOINT"

@@ -24,7 +24,7 @@ from commitbus.broker.cli.message_lines import to_json_lines, to_lines
 from commitbus.broker.cli.output import EXIT_FAILED, EXIT_OK, CommandError
 from commitbus.broker.client.consumer import Begin, Consumer
 from commitbus.broker.client.options import ConsumerOptions
-from commitbus.broker.shown import shown
+from commitbus.broker.common.shown import shown
 
 _OFFSET_MAX: Final = 2**63 - 1
 _OFFSET_DIGITS: Final = 19

@@ -77,7 +77,7 @@ def _store_directory(keep: Path | None) -> Iterator[Path]:
 
 def _through_the_broker(directory: Path) -> set[bytes]:
     """Send and receive every message, and return the bodies."""
-    from commitbus.broker.embedded import Broker  # noqa: PLC0415 - after the check of the extras
+    from commitbus.broker.embedded.broker import Broker  # noqa: PLC0415 - after the check of the extras
 
     begin_s = time.monotonic()
     with Broker(directory) as broker:

@@ -76,7 +76,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _describe(parser: argparse.ArgumentParser, *, version_only: bool) -> int:
-    from commitbus.broker.version import version  # noqa: PLC0415 - see main
+    from commitbus.broker.common.version import version  # noqa: PLC0415 - see main
 
     if version_only:
         print(f"{PROGRAM} {version()}")

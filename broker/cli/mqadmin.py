@@ -88,10 +88,10 @@ def _main(arguments: Sequence[str]) -> int:
 
 
 def _run(command: Command, options: argparse.Namespace) -> int:
-    from commitbus.broker.address import Endpoint  # noqa: PLC0415 - see main
     from commitbus.broker.cli.admin_client import AdminClient  # noqa: PLC0415 - trio takes 0.1 s
     from commitbus.broker.cli.output import CommandError, print_answer  # noqa: PLC0415 - see main
     from commitbus.broker.cli.tls import tls_of  # noqa: PLC0415 - see main
+    from commitbus.broker.common.address import Endpoint  # noqa: PLC0415 - see main
 
     # RocketMQ allows several name servers, separated by semicolons; here the first one serves.
     endpoint = options.endpoint.strip(";").partition(";")[0]
@@ -151,7 +151,7 @@ def _joined(arguments: Sequence[str], options: frozenset[str]) -> list[str]:
 
 def _unknown(name: str) -> int:
     from commitbus.broker.cli.output import EXIT_USAGE, print_error  # noqa: PLC0415 - see main
-    from commitbus.broker.shown import shown  # noqa: PLC0415 - see main
+    from commitbus.broker.common.shown import shown  # noqa: PLC0415 - see main
 
     print_error(PROGRAM, f"no such command: {shown(name)}. `{PROGRAM} help` lists them")
     return EXIT_USAGE

@@ -28,7 +28,7 @@ from commitbus.broker.client.errors import ClientError, RefusedError
 from commitbus.broker.client.options import ProducerOptions
 from commitbus.broker.client.producer import Producer
 from commitbus.broker.client.receipt import Receipt
-from commitbus.broker.shown import shown
+from commitbus.broker.common.shown import shown
 
 _READ_BYTES: Final = 256 * 1024
 _LINE_BYTES_MAX: Final = 64 * 1024 * 1024

@@ -20,8 +20,8 @@ from commitbus.broker.cli.long_collections import set_aside_after_long_collectio
 from commitbus.broker.cli.open_files import raise_open_files_limit
 from commitbus.broker.cli.output import EXIT_OK, CommandError
 from commitbus.broker.cli.progress import progress_bar
+from commitbus.broker.common.log_format import set_up_logging
 from commitbus.broker.config import BrokerConfig, ConfigError, Transport, load_config
-from commitbus.broker.log_format import set_up_logging
 from commitbus.broker.rpc.address import ListenError
 from commitbus.broker.rpc.listen.certificate import CertificateError
 from commitbus.commitlog.errors import StoreError

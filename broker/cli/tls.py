@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from commitbus.broker.address import is_host
 from commitbus.broker.cli.common_options import (
     CA_VARIABLE,
     INSECURE_VARIABLE,
@@ -19,8 +18,9 @@ from commitbus.broker.cli.common_options import (
 )
 from commitbus.broker.cli.output import CommandError
 from commitbus.broker.client.errors import BrokerUnavailableError, Trouble
-from commitbus.broker.shown import shown
-from commitbus.broker.small_file import SmallFileError, read_small_file
+from commitbus.broker.common.address import is_host
+from commitbus.broker.common.shown import shown
+from commitbus.broker.common.small_file import SmallFileError, read_small_file
 
 _TRUE: Final = ("1", "true", "yes", "on")
 _FALSE: Final = ("", "0", "false", "no", "off")

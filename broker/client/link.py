@@ -10,9 +10,9 @@ from typing import Final, final
 
 import trio
 
-from commitbus.broker.address import Endpoint
 from commitbus.broker.client.errors import BrokerUnavailableError, Trouble
 from commitbus.broker.client.trouble import trouble_of
+from commitbus.broker.common.address import Endpoint
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.http2.client_connection import (
     CONNECT_TIMEOUT_S,

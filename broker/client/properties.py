@@ -9,8 +9,8 @@ from typing import Final
 
 from commitbus.broker.client.arguments import check_property
 from commitbus.broker.client.errors import RefusedError
+from commitbus.broker.common.errors import RequestError
 from commitbus.broker.core import properties as names
-from commitbus.broker.core.errors import RequestError
 from commitbus.broker.core.stored_properties import check_properties
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.commitlog.record_format import encode_properties

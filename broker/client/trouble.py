@@ -12,8 +12,8 @@ from typing import Final
 
 import trio
 
-from commitbus.broker.address import Endpoint
 from commitbus.broker.client.errors import Trouble
+from commitbus.broker.common.address import Endpoint
 from commitbus.broker.rpc.call import RpcError
 from commitbus.broker.rpc.http2.client_connection import connect_to
 

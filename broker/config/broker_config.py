@@ -15,7 +15,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, cast, final
 
-from commitbus.broker.address import check_unix_path, join_host_port, split_host_port
+from commitbus.broker.common.address import check_unix_path, join_host_port, split_host_port
+from commitbus.broker.common.small_file import SmallFileError, read_small_file
 from commitbus.broker.config.error import (
     ConfigError,
     check_length,
@@ -26,15 +27,14 @@ from commitbus.broker.config.error import (
 )
 from commitbus.broker.config.limit_settings import LimitSettings
 from commitbus.broker.config.listen_settings import (
+    BROKER_NAME_MAX,
     CLUSTER_NAME_BYTES_MAX,
     ListenSettings,
     Transport,
 )
 from commitbus.broker.config.setting import PORT_ALIASES, Doc, doc_of
 from commitbus.broker.config.store_settings import StoreSettings
-from commitbus.broker.messaging.receipt_handle import BROKER_NAME_MAX
-from commitbus.broker.rpc.listen.tls_mode import TlsMode
-from commitbus.broker.small_file import SmallFileError, read_small_file
+from commitbus.broker.config.tls_mode import TlsMode
 from commitbus.commitlog.retention import parse_delete_hours
 from commitbus.commitlog.types import Host
 

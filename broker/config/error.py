@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from commitbus.broker.shown import shown
+from commitbus.broker.common.shown import shown
 
 _SHOWN_MAX: Final = 80
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final, final
 
 from commitbus.broker.config.setting import PORT_ALIASES, documented
-from commitbus.broker.messaging.receipt_handle import BROKER_NAME_MAX
-from commitbus.broker.rpc.listen.tls_mode import TlsMode
+from commitbus.broker.config.tls_mode import TlsMode
 
 DEFAULT_PORT: Final = 8081
 """The port of RocketMQ's proxy, which every client's examples use."""
@@ -17,6 +16,9 @@ DEFAULT_PORT: Final = 8081
 CLUSTER_NAME_BYTES_MAX: Final = 1024
 """Each message carries it. A record has room for 32,767 bytes of properties: 16,384 are a message's
 own, and ids, trace context and what a dead letter remembers take most of the rest."""
+
+BROKER_NAME_MAX: Final = 898
+"""Characters of a broker's name, which is part of every receipt handle."""
 
 
 @final

@@ -7,24 +7,24 @@ from typing import Final, final
 
 import trio
 
-from commitbus.broker.config import BrokerConfig
-from commitbus.broker.core.client_groups import ClientGroups
-from commitbus.broker.core.counters import Counters
-from commitbus.broker.core.errors import (
+from commitbus.broker.common.errors import (
     GroupNotFoundError,
     NotPermittedError,
     TooManyRequestsError,
     TopicNotFoundError,
 )
-from commitbus.broker.messaging.durability import Durability
+from commitbus.broker.common.trio_thread import TrioThread
+from commitbus.broker.common.worker_lines import address_served
+from commitbus.broker.config import BrokerConfig
+from commitbus.broker.core.client_groups import ClientGroups
+from commitbus.broker.core.counters import Counters
+from commitbus.broker.core.durability import Durability
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.metadata_store import MetadataStore
 from commitbus.broker.metadata.names import dead_letter_topic, group_of_topic
 from commitbus.broker.metadata.topics import QUEUES_MAX, TopicConfig
 from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.store.message_store import MessageStore
-from commitbus.broker.trio_thread import TrioThread
-from commitbus.broker.worker_lines import address_served
 from commitbus.commitlog.clock import Clock
 
 CREATED_BY_CLIENTS_MAX: Final = 10_000

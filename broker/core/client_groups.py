@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import final
 
-from commitbus.broker.core.errors import TooManyRequestsError
+from commitbus.broker.common.errors import TooManyRequestsError
 
 
 @final

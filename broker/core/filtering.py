@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from commitbus.broker.core.errors import IllegalFilterError, TooManyRequestsError
+from commitbus.broker.common.errors import IllegalFilterError, TooManyRequestsError
+from commitbus.broker.common.worker_lines import address_served, compute_in_worker
 from commitbus.broker.filters import sql_filter, tag_filter
 from commitbus.broker.filters.errors import FilterExpressionError, TooManyFiltersError
 from commitbus.broker.filters.message_filter import MessageFilter
 from commitbus.broker.filters.tag_filter import TagFilter
-from commitbus.broker.worker_lines import address_served, compute_in_worker
 
 _Filter = TypeVar("_Filter", bound=MessageFilter)
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from commitbus.broker.core import properties as names
-from commitbus.broker.core.errors import (
+from commitbus.broker.common.errors import (
     BadRequestError,
     IllegalDeliveryTimeError,
     IllegalLiteTopicError,
@@ -21,6 +20,7 @@ from commitbus.broker.core.errors import (
     MessageTypeConflictError,
     UnsupportedFeatureError,
 )
+from commitbus.broker.core import properties as names
 from commitbus.broker.core.message_kind import MessageKind, SpecialFields
 from commitbus.broker.core.properties import has_control_characters
 from commitbus.broker.core.queue_choice import queue_of_group

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from commitbus.broker.common.errors import IllegalOffsetError, OffsetNotFoundError
 from commitbus.broker.core.broker import BrokerCore
-from commitbus.broker.core.errors import IllegalOffsetError, OffsetNotFoundError
 
 
 def set_offset(broker: BrokerCore, group: str, topic: str, queue_id: int, offset: int) -> None:

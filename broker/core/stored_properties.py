@@ -11,11 +11,11 @@ import re
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
+from commitbus.broker.common.errors import IllegalPropertyError
+from commitbus.broker.common.shown import shown
 from commitbus.broker.core import properties as names
-from commitbus.broker.core.errors import IllegalPropertyError
 from commitbus.broker.core.kinds import KINDS
 from commitbus.broker.core.validation import USER_PROPERTIES_MAX, NewMessage, check_message
-from commitbus.broker.shown import shown
 from commitbus.commitlog.record_format import decode_properties
 
 PLAIN_BYTES_MAX: Final = 3 * USER_PROPERTIES_MAX

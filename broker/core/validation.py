@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple, final
 
-from commitbus.broker.core import errors as e
+from commitbus.broker.common import errors as e
+from commitbus.broker.common.shown import shown
 from commitbus.broker.core.kinds import KINDS, NORMAL, kind_sent
 from commitbus.broker.core.message_kind import NO_PROPERTIES, MessageKind, SpecialFields
 from commitbus.broker.core.properties import RESERVED_KEYS, has_control_characters
@@ -20,7 +21,6 @@ from commitbus.broker.metadata.names import (
     validate_group,
     validate_topic,
 )
-from commitbus.broker.shown import shown
 
 MESSAGES_MAX: Final = 1024
 """The messages of one request are appended in one step, in which no other request is served."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, final
 
+from commitbus.broker.common.shown import shown
 from commitbus.broker.filters.encoded_properties import PropertyFinder
 from commitbus.broker.filters.errors import FilterExpressionError
 from commitbus.broker.filters.filter_cache import SHORT_LENGTH_MAX, FilterCache
-from commitbus.broker.shown import shown
 from commitbus.commitlog.record_format import tags_code
 
 TAG_EXPRESSION_LENGTH_MAX: Final = 16384

@@ -8,17 +8,17 @@ from typing import Final, NamedTuple
 
 import trio
 
-from commitbus.broker.core.errors import BadRequestError
-from commitbus.broker.messaging.consuming import ConsumingCore
+from commitbus.broker.common.errors import BadRequestError
+from commitbus.broker.consuming.state import ConsumingCore
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.dead_letters import forward
-from commitbus.broker.messaging.deliveries import Places, with_places
-from commitbus.broker.messaging.settling import acknowledge, change_invisible
 from commitbus.broker.messaging.status import ok, overall, status_of
 from commitbus.broker.messaging.validate import group_name, invisible_ms, topic_name
 from commitbus.broker.rpc.call import Call, Response
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.rpc.proto.wire_format import delimited, key_of
+from commitbus.broker.settling.dead_letters import forward
+from commitbus.broker.settling.deliveries import Places, with_places
+from commitbus.broker.settling.settle import acknowledge, change_invisible
 
 ENTRIES_MAX: Final = 1024
 """Entries of one request; a receive hands out 32."""

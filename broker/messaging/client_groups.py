@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from commitbus.broker.messaging.consuming import beginning_of
+from commitbus.broker.consuming.state import beginning_of
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.metadata.groups import GroupConfig

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, final
 import trio
 from google.protobuf.message import Message
 
-from commitbus.broker.core.errors import ClientIdRequiredError
+from commitbus.broker.common.errors import ClientIdRequiredError
 from commitbus.broker.rpc.call import LANGUAGE_HEADER, Call, CallWatch, Send
 from commitbus.broker.rpc.method import Begin, Method
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb

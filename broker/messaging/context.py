@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import final
 
+from commitbus.broker.consuming.state import ConsumingCore
 from commitbus.broker.core.broker import BrokerCore
 from commitbus.broker.messaging.clients import ClientRegistry
-from commitbus.broker.messaging.consuming import ConsumingCore
 from commitbus.broker.messaging.progress_durability import ProgressDurability
 from commitbus.broker.messaging.questions import Questions
 

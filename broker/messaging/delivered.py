@@ -15,9 +15,9 @@ from typing import Final
 from commitbus.broker.core import properties as names
 from commitbus.broker.core.kinds import KINDS, kind_stored
 from commitbus.broker.core.outgoing import SYS_FLAG_COMPRESSED
-from commitbus.broker.messaging.encoder import Encode
 from commitbus.broker.messaging.message_codec import set_timestamp
 from commitbus.broker.messaging.message_types import TYPES
+from commitbus.broker.receiving.encoder import Encode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.rpc.proto.wire_format import delimited, key_of, length, varint
 from commitbus.commitlog.record_format import (

@@ -16,7 +16,6 @@ from commitbus.broker.messaging import (
     offsets,
     pull,
     receive,
-    renewals,
     route,
     send,
     telemetry,
@@ -32,6 +31,7 @@ from commitbus.broker.rpc.defaults import (
 )
 from commitbus.broker.rpc.method import Later, Method, MethodKind, unary_methods
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.settling import renewals
 
 UnaryHandler = Callable[[MessagingContext, Any, Call], Response | Later | Awaitable[Response]]
 

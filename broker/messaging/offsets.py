@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from commitbus.broker.core.errors import BadRequestError
+from commitbus.broker.common.errors import BadRequestError
+from commitbus.broker.common.worker_lines import run_in_worker
 from commitbus.broker.core.offsets import committed_offset, set_offset
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.messaging.validate import group_name, topic_name
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.worker_lines import run_in_worker
 
 
 def update_offset(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, final
 
 import trio
 
-from commitbus.broker.core.errors import REFUSALS
+from commitbus.broker.common.errors import REFUSALS
 from commitbus.broker.messaging.clients import DISCONNECT_GRACE_S, IDLE_S, Client
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.rpc.call import Call, Send

@@ -6,7 +6,7 @@ from typing import Final
 
 import trio
 
-from commitbus.broker.core.errors import BadRequestError, IllegalPollingTimeError
+from commitbus.broker.common.errors import BadRequestError, IllegalPollingTimeError
 from commitbus.broker.messaging.validate import duration_ms
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb

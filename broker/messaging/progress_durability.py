@@ -10,11 +10,11 @@ from typing import Any, Final, final
 import trio
 from google.protobuf.message import Message
 
-from commitbus.broker.core.errors import TooManyRequestsError
+from commitbus.broker.common.errors import TooManyRequestsError
+from commitbus.broker.common.trio_thread import TrioThread
 from commitbus.broker.progress.journal_flush import ProgressFlush
 from commitbus.broker.rpc.call import Call, Response
 from commitbus.broker.rpc.method import Later
-from commitbus.broker.trio_thread import TrioThread
 from commitbus.commitlog.errors import StoreError
 
 WAITING_MAX: Final = 10_000

@@ -11,21 +11,21 @@ from typing import Final
 
 import trio
 
-from commitbus.broker.core.errors import BadRequestError
-from commitbus.broker.messaging.allowance import BATCH_MAX
+from commitbus.broker.common.errors import BadRequestError
+from commitbus.broker.consuming.deadlines import shared_deadline_s
+from commitbus.broker.consuming.delivering import Recipient
 from commitbus.broker.messaging.clients import Client
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.deadlines import shared_deadline_s
 from commitbus.broker.messaging.delivered import response_encoder
-from commitbus.broker.messaging.delivering import Recipient
 from commitbus.broker.messaging.filters import parse_filter, prepare_filter
 from commitbus.broker.messaging.handover import hand_over
 from commitbus.broker.messaging.offsets import readable_queue
 from commitbus.broker.messaging.polled_call import Answers, PolledCall
 from commitbus.broker.messaging.polling_time import polling_ms
-from commitbus.broker.messaging.pulling import PullBatch, PullDemand, Pulling
 from commitbus.broker.messaging.status import ok, status_of
 from commitbus.broker.messaging.validate import group_name
+from commitbus.broker.receiving.allowance import BATCH_MAX
+from commitbus.broker.receiving.pulling import PullBatch, PullDemand, Pulling
 from commitbus.broker.rpc.call import Call, Send
 from commitbus.broker.rpc.method import Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb

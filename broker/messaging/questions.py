@@ -8,7 +8,7 @@ from typing import Final, final
 
 import trio
 
-from commitbus.broker.core.errors import ClientNotConnectedError, ClientSilentError
+from commitbus.broker.common.errors import ClientNotConnectedError, ClientSilentError
 from commitbus.broker.messaging.clients import Client
 from commitbus.broker.rpc.call import RpcError
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb

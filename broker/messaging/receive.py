@@ -8,19 +8,15 @@ from typing import Final
 
 import trio
 
-from commitbus.broker.messaging.allowance import BATCH_MAX
-from commitbus.broker.messaging.batch import Batch
+from commitbus.broker.consuming.deadlines import shared_deadline_s
 from commitbus.broker.messaging.clients import Client
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.deadlines import shared_deadline_s
 from commitbus.broker.messaging.delivered import response_encoder
-from commitbus.broker.messaging.demand import Demand
 from commitbus.broker.messaging.filters import is_prepared, parse_filter, prepare_filter
 from commitbus.broker.messaging.handover import hand_over
 from commitbus.broker.messaging.message_codec import set_timestamp
 from commitbus.broker.messaging.polled_call import Answers, PolledCall
 from commitbus.broker.messaging.polling_time import polling_ms
-from commitbus.broker.messaging.receiving import Receiving
 from commitbus.broker.messaging.status import ok, status_of
 from commitbus.broker.messaging.validate import (
     attempt_id,
@@ -28,6 +24,10 @@ from commitbus.broker.messaging.validate import (
     invisible_ms,
     topic_name,
 )
+from commitbus.broker.receiving.allowance import BATCH_MAX
+from commitbus.broker.receiving.batch import Batch
+from commitbus.broker.receiving.demand import Demand
+from commitbus.broker.receiving.poll import Receiving
 from commitbus.broker.rpc.call import LANGUAGE_HEADER, Call, Send
 from commitbus.broker.rpc.method import Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb

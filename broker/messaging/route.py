@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Final
 
-from commitbus.broker.address import PORT_MAX, is_host, split_host_port
+from commitbus.broker.common.address import PORT_MAX, is_host, split_host_port
 from commitbus.broker.core.outgoing import peer_host
 from commitbus.broker.core.validation import namespace
 from commitbus.broker.messaging.context import MessagingContext

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Final
 
 from commitbus.broker.core.broker import BrokerCore
+from commitbus.broker.core.durability import Durability
 from commitbus.broker.core.sending import Checked, append, check
 from commitbus.broker.core.validation import MESSAGES_MAX, common_topic
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.messaging.durability import Durability
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.messaging.validate import new_message
 from commitbus.broker.rpc.call import Call

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from commitbus.broker.core import errors as e
+from commitbus.broker.common import errors as e
+from commitbus.broker.common.shown import shortened
 from commitbus.broker.core.error_codes import STORE_FAILURES, code_of
 from commitbus.broker.metadata.errors import StateWriteError
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.shown import shortened
 from commitbus.commitlog import errors as store
 
 CODES: Final[Mapping[type[Exception], pb.Code]] = {

@@ -9,12 +9,11 @@ from typing import Final
 
 import trio
 
-from commitbus.broker.core.errors import (
+from commitbus.broker.common.errors import (
     InvalidSettingsError,
     UnrecognizedClientError,
 )
-from commitbus.broker.messaging import renewals
-from commitbus.broker.messaging.allowance import BATCH_MAX
+from commitbus.broker.common.shown import shown
 from commitbus.broker.messaging.clients import (
     DISCONNECT_GRACE_S,
     HOSTNAME_LENGTH_MAX,
@@ -34,9 +33,10 @@ from commitbus.broker.metadata.groups import (
     ExponentialBackoff,
     GroupConfig,
 )
+from commitbus.broker.receiving.allowance import BATCH_MAX
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.shown import shown
+from commitbus.broker.settling import renewals
 
 TOPICS_MAX: Final = 1000
 """Of one client's settings: checking them takes 5 ms."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 
-from commitbus.broker.core.errors import BadRequestError
+from commitbus.broker.common.errors import BadRequestError
 from commitbus.broker.core.message_kind import NO_PROPERTIES, SpecialFields
 from commitbus.broker.core.validation import (
     INVISIBLE_MS_MIN,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final, final
 
-from commitbus.broker.shown import shown
+from commitbus.broker.common.shown import shown
 
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 120

@@ -6,7 +6,7 @@ import socket
 from typing import final
 from urllib.parse import unquote
 
-from commitbus.broker.address import split_host_port
+from commitbus.broker.common.address import split_host_port
 
 
 @final

@@ -9,7 +9,7 @@ from typing import Protocol, final
 
 from google.protobuf.message import Message
 
-from commitbus.broker.shown import shortened
+from commitbus.broker.common.shown import shortened
 
 CLIENT_ID_HEADER = "x-mq-client-id"
 LANGUAGE_HEADER = "x-mq-language"

@@ -17,6 +17,7 @@ from typing import Any, Final, cast, final
 import trio
 from google.protobuf.message import DecodeError, Message
 
+from commitbus.broker.common.worker_lines import serve_caller
 from commitbus.broker.rpc.call import Call, Pieces, Response, RpcError, StatusCode
 from commitbus.broker.rpc.defaults import COMPRESSED_FIELDS_MIN, COMPRESSED_FIELDS_PER_BYTE
 from commitbus.broker.rpc.interceptor import begin_watches
@@ -28,7 +29,6 @@ from commitbus.broker.rpc.outcome import (
     too_many_fields,
 )
 from commitbus.broker.rpc.proto.field_count import FIELD_BYTES_MIN, has_more_fields, shape_of
-from commitbus.broker.worker_lines import serve_caller
 
 Outcome = bytes | RpcError | None
 """How a call ended: the one response, a status, or (after a response stream) nothing to add."""

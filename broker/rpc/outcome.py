@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from commitbus.broker.core.errors import REFUSALS
+from commitbus.broker.common.errors import REFUSALS
 from commitbus.broker.rpc.call import Call, RpcError, StatusCode
 from commitbus.broker.rpc.method import Method, Refusal
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import final
 
-from commitbus.broker.address import share_address
+from commitbus.broker.common.address import share_address
 from commitbus.broker.rpc.method import Method
 from commitbus.broker.rpc.shares import CallLimits, CallShares, ConnectionCalls
 

@@ -8,9 +8,9 @@ import trio
 
 from commitbus.broker.admin import dead_letters, groups, messages
 from commitbus.broker.messaging.context import MessagingContext
-from commitbus.broker.metrics import BrokerCollector
+from commitbus.broker.observe.metrics import BrokerCollector
+from commitbus.broker.observe.rpc_latency import RpcLatency
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin
-from commitbus.broker.rpc_latency import RpcLatency
 from commitbus.commitlog.errors import ReadFailedError
 from tests.broker.admin.test_dead_letters import bury
 from tests.broker.bad_blocks import BadBlocks

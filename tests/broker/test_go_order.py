@@ -10,7 +10,7 @@ import pytest
 
 from commitbus.broker import Broker
 from commitbus.broker.config import Transport
-from commitbus.broker.embedded import SMALL_FILES
+from commitbus.broker.embedded.broker import SMALL_FILES
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"

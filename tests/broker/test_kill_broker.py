@@ -24,7 +24,7 @@ import pytest
 from google.protobuf.message import Message
 
 from commitbus.broker.cli.admin_client import AdminClient
-from commitbus.broker.messaging.receipt_handle import ReceiptHandle
+from commitbus.broker.consuming.receipt_handle import ReceiptHandle
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.store.check import check_store

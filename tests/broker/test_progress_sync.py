@@ -17,7 +17,7 @@ import pytest
 from commitbus.broker import Broker
 from commitbus.broker.cli.admin_client import AdminClient
 from commitbus.broker.config import Transport
-from commitbus.broker.embedded import SMALL_FILES
+from commitbus.broker.embedded.broker import SMALL_FILES
 from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.progress.sqlite_rows import SqliteRows
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin_pb

@@ -15,9 +15,9 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from commitbus.broker import Broker
+from commitbus.broker.common.shown import MESSAGE_BYTES_MAX
 from commitbus.broker.rpc.proto import admin_v1_pb2, bulk_v1_pb2
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.shown import MESSAGE_BYTES_MAX
 
 TOPIC, GROUP = "Topic", "Group"
 QUEUES: Final = 1024

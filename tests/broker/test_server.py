@@ -19,7 +19,7 @@ import trio
 from commitbus.broker.cli.admin_client import AdminClient
 from commitbus.broker.cli.output import CommandError
 from commitbus.broker.config import BrokerConfig, Transport
-from commitbus.broker.embedded import SMALL_FILES
+from commitbus.broker.embedded.broker import SMALL_FILES
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
 from commitbus.broker.server import RunningBroker, run_broker

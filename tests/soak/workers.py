@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, final
 
-from commitbus.broker.messaging.receipt_handle import ReceiptHandle
+from commitbus.broker.consuming.receipt_handle import ReceiptHandle
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.clock import SystemClock
 from tests.soak.load import Load, Pace

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.v2.messages import message_by_id
 from commitbus.broker.admin.v2.names import known_group, known_topic, time_for_answer_s
-from commitbus.broker.core.errors import ClientNotConnectedError
+from commitbus.broker.common.errors import ClientNotConnectedError
+from commitbus.broker.common.worker_lines import run_in_worker
 from commitbus.broker.messaging.clients import Client
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.progress.progress_rows import Key
 from commitbus.broker.progress.queue_progress import InFlight
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.worker_lines import run_in_worker
 
 
 async def print_thread_stack_trace(

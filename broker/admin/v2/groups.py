@@ -8,12 +8,12 @@ from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.lag import QueueLag, queue_lags, stored_at_ms
 from commitbus.broker.admin.reset import at_time, reset_offsets
 from commitbus.broker.admin.v2.names import known_group, known_topic
-from commitbus.broker.core.errors import BadRequestError, UnsupportedFeatureError
+from commitbus.broker.common.errors import BadRequestError, UnsupportedFeatureError
+from commitbus.broker.common.worker_lines import run_in_worker
 from commitbus.broker.messaging.message_codec import timestamp_ms
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.worker_lines import run_in_worker
 
 _Accumulation = pb.DescribeGroupAccumulationResponse.GroupAccumulation
 

@@ -10,26 +10,26 @@ from typing import Final, final
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.messages import page_by_key
 from commitbus.broker.admin.v2.names import known_topic
-from commitbus.broker.core.errors import (
+from commitbus.broker.common.errors import (
     BadRequestError,
     MessageNotFoundError,
     NotFoundError,
     UnsupportedFeatureError,
 )
+from commitbus.broker.common.shown import shown
+from commitbus.broker.common.worker_lines import run_in_worker
 from commitbus.broker.core.sending import new_message_id, send
 from commitbus.broker.filters.tag_filter import EVERYTHING
 from commitbus.broker.messaging.delivered import response_encoder
-from commitbus.broker.messaging.encoder import encode_message
 from commitbus.broker.messaging.message_codec import timestamp_ms
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.messaging.validate import new_message
 from commitbus.broker.metadata.names import group_of_topic
+from commitbus.broker.receiving.encoder import encode_message
 from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.shown import shown
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.store_reader import END_OF_TIME_MS
-from commitbus.broker.worker_lines import run_in_worker
 from commitbus.commitlog.errors import CorruptRecordError, OffsetOutOfRangeError
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from commitbus.indexfile.index_format import KeyKind

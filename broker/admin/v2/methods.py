@@ -17,6 +17,7 @@ from commitbus.broker.admin.v2 import (
     subscriptions,
     topics,
 )
+from commitbus.broker.common.worker_lines import as_operator
 from commitbus.broker.messaging.methods import refusal_in
 from commitbus.broker.messaging.validate import send_request_bytes_max
 from commitbus.broker.rpc.access import Access, Action, ResourceType, touching, touching_all
@@ -24,7 +25,6 @@ from commitbus.broker.rpc.call import Call
 from commitbus.broker.rpc.defaults import SMALL_REQUEST_BYTES_MAX
 from commitbus.broker.rpc.method import Method, unary_methods
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.worker_lines import as_operator
 
 Handler = Callable[[AdminContext, Any, Call], Message | Awaitable[Message]]
 

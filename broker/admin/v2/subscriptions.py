@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.v2.names import known_group, known_topic
-from commitbus.broker.core.errors import (
+from commitbus.broker.common.errors import (
     BadRequestError,
     NotFoundError,
     PreconditionFailedError,

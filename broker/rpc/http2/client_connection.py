@@ -21,7 +21,7 @@ from typing import Final, final
 
 import trio
 
-from commitbus.broker.address import Endpoint
+from commitbus.broker.common.address import Endpoint
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.http2.client_call import ClientCall
 from commitbus.broker.rpc.http2.engine import (

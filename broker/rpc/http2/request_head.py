@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Final, final
 
+from commitbus.broker.common.shown import shown
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.http2.engine import DataReceived, Event, Headers, RequestReceived
 from commitbus.broker.rpc.http2.grpc_wire import ACCEPTED_ENCODINGS, only_message, status_fields
 from commitbus.broker.rpc.http2.response import RESPONSE_FIELDS
 from commitbus.broker.rpc.method import Method, MethodKind
-from commitbus.broker.shown import shown
 
 CONTENT_TYPE: Final = b"application/grpc"
 

@@ -9,7 +9,7 @@ from typing import Final, final
 
 import trio
 
-from commitbus.broker.address import share_address
+from commitbus.broker.common.address import share_address
 from commitbus.broker.rpc.http2.check_rounds import CheckRounds
 from commitbus.broker.rpc.http2.connection_places import (
     ConnectionLimits,

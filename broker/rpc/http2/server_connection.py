@@ -10,7 +10,7 @@ from typing import Final, final
 
 import trio
 
-from commitbus.broker.address import share_address
+from commitbus.broker.common.address import share_address
 from commitbus.broker.rpc.call import Call, RpcError, StatusCode
 from commitbus.broker.rpc.http2.call_places import CallPlaces
 from commitbus.broker.rpc.http2.connection_places import ConnectionPlace

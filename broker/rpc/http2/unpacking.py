@@ -7,12 +7,12 @@ from typing import Any, Final
 import trio
 from google.protobuf.message import Message
 
-from commitbus.broker.core.errors import TooManyRequestsError
+from commitbus.broker.common.errors import TooManyRequestsError
+from commitbus.broker.common.worker_lines import compute_in_worker
 from commitbus.broker.rpc.call import Call, Response, RpcError, StatusCode
 from commitbus.broker.rpc.exchange import begin, parse
 from commitbus.broker.rpc.http2.grpc_wire import decompress
 from commitbus.broker.rpc.method import Later, Method, Parked, Result
-from commitbus.broker.worker_lines import compute_in_worker
 
 UNPACKED_HERE_BYTES: Final = 1024
 """Compressed requests up to here are unpacked at once: they hold 1 MB at most, a millisecond."""

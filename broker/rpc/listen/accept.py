@@ -16,14 +16,14 @@ from typing import Final, final
 
 import trio
 
-from commitbus.broker.address import UNIX_PREFIX
+from commitbus.broker.common.address import UNIX_PREFIX
+from commitbus.broker.config.tls_mode import TlsMode
 from commitbus.broker.rpc.listen.certificate import TlsContexts
 from commitbus.broker.rpc.listen.proxy_header import (
     ProxyHeaderError,
     peer_name,
     read_proxy_header,
 )
-from commitbus.broker.rpc.listen.tls_mode import TlsMode
 
 ALPN_H2: Final = "h2"
 TIME_LIMIT_S: Final = 10.0

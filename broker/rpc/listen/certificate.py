@@ -13,7 +13,7 @@ from typing import Final, final
 
 import trio
 
-from commitbus.broker.small_file import SmallFileError, read_small_file
+from commitbus.broker.common.small_file import SmallFileError, read_small_file
 
 _log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from typing import Final
 
 import trio
 
-from commitbus.broker.address import PORT_MAX, join_host_port
+from commitbus.broker.common.address import PORT_MAX, join_host_port
 
 LINE_BYTES_MAX: Final = 107
 """The longest line of version 1, its CR LF included."""

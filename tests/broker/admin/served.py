@@ -13,7 +13,7 @@ import trio
 from google.protobuf.message import Message
 
 from commitbus.broker.config import BrokerConfig, Transport
-from commitbus.broker.embedded import SMALL_FILES
+from commitbus.broker.embedded.broker import SMALL_FILES
 from commitbus.broker.rpc.proto import admin_v1_pb2 as own
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.server import RunningBroker, run_broker

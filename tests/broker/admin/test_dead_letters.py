@@ -10,8 +10,8 @@ import trio
 
 from commitbus.broker.admin import dead_letters
 from commitbus.broker.admin.context import AdminContext
-from commitbus.broker.messaging import durability
-from commitbus.broker.rates import Rates
+from commitbus.broker.core import durability
+from commitbus.broker.observe.rates import Rates
 from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
 from commitbus.commitlog.file_system import RealFileSystem

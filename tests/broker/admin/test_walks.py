@@ -20,7 +20,7 @@ from commitbus.broker.admin.topics import delete_topic, list_topics
 from commitbus.broker.admin.v2.groups import describe_group_accumulation, query_time_span
 from commitbus.broker.admin.v2.subscriptions import list_subscription
 from commitbus.broker.config import BrokerConfig
-from commitbus.broker.embedded import SMALL_FILES
+from commitbus.broker.embedded.broker import SMALL_FILES
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.topics import TopicConfig
 from commitbus.broker.progress.queue_progress import Lease, QueueProgress

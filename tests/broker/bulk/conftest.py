@@ -9,7 +9,7 @@ import pytest
 
 from commitbus.broker import Broker
 from commitbus.broker.config import Transport
-from commitbus.broker.embedded import SMALL_FILES
+from commitbus.broker.embedded.broker import SMALL_FILES
 from tests.broker.bulk.bulk_client import Bulk
 
 

@@ -8,8 +8,8 @@ import trio
 import trio.testing
 
 from commitbus.broker.bulk.arrivals import Arrivals
+from commitbus.broker.common.trio_thread import TrioThread
 from commitbus.broker.store.reput import Arrival
-from commitbus.broker.trio_thread import TrioThread
 from commitbus.commitlog.types import QueueOffset
 
 

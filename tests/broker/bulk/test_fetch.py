@@ -19,13 +19,13 @@ from commitbus.broker.bulk.arrivals import Arrivals
 from commitbus.broker.bulk.fetch import fetch
 from commitbus.broker.bulk.slice_shares import SliceShares
 from commitbus.broker.bulk.status import refusal as status_of
-from commitbus.broker.messaging.durability import Durability
+from commitbus.broker.common.trio_thread import TrioThread
+from commitbus.broker.core.durability import Durability
 from commitbus.broker.rpc.access import NOTHING
 from commitbus.broker.rpc.call import Call, RpcError, StatusCode
 from commitbus.broker.rpc.method import Method, MethodKind
 from commitbus.broker.rpc.outcome import refusal
 from commitbus.broker.rpc.proto import bulk_v1_pb2 as pb
-from commitbus.broker.trio_thread import TrioThread
 from commitbus.broker.wire.bulk_paths import FETCH
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.flush.watermark import Watermark

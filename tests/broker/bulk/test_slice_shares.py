@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from commitbus.broker.bulk.slice_shares import SliceShares
-from commitbus.broker.messaging import delivering
+from commitbus.broker.consuming import delivering
 
 SLICE = 1024
 

@@ -12,7 +12,7 @@ from commitbus.broker.bulk.validate import (
     check_records,
     check_size,
 )
-from commitbus.broker.core.errors import (
+from commitbus.broker.common.errors import (
     BadRequestError,
     BodyEmptyError,
     BodyTooLargeError,

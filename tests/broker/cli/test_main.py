@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from commitbus.broker.cli.main import COMMANDS, main
+from commitbus.broker.common.version import version
 from commitbus.broker.config import BrokerConfig, load_config
-from commitbus.broker.version import version
 
 
 def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +54,7 @@ def test_the_printed_settings_are_a_file_that_changes_nothing(
 def test_help_and_plugin_load_nothing_heavy() -> None:
     """A fast start is a promise: gRPC, trio, numpy and Spark are imported where they are used."""
     program = (
-        "import sys, commitbus.broker.pytest_plugin\n"
+        "import sys, commitbus.broker.embedded.pytest_plugin\n"
         "from commitbus.broker.cli import main, mqadmin\n"
         "main.main([]); mqadmin.main([])\n"
         "heavy = {'grpc', 'trio', 'numpy', 'sqlite_utils', 'pyspark', 'rich'}\n"

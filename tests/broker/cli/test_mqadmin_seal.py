@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from commitbus.broker import Broker
-from commitbus.broker.embedded import SMALL_FILES
+from commitbus.broker.embedded.broker import SMALL_FILES
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.flush.sealed import read_manifest
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from commitbus.broker.address import split_host_port
 from commitbus.broker.cli import main, mqadmin
 from commitbus.broker.cli.common_options import add_tls_options
 from commitbus.broker.cli.output import CommandError
 from commitbus.broker.cli.tls import PLAINTEXT, Tls, tls_of
+from commitbus.broker.common.address import split_host_port
 from tests.broker.tls_broker import Signed, broker_with, signed_certificate
 
 AT_ONCE_S = 2.5

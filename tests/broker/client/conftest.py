@@ -12,7 +12,7 @@ import trio
 
 from commitbus.broker import Broker
 from commitbus.broker.config import Transport
-from commitbus.broker.embedded import SMALL_FILES
+from commitbus.broker.embedded.broker import SMALL_FILES
 
 WITHIN_S = 60
 

@@ -8,7 +8,7 @@ from typing import final
 
 import trio
 
-from commitbus.broker.address import split_host_port
+from commitbus.broker.common.address import split_host_port
 
 
 @final

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from commitbus.broker.address import split_host_port
 from commitbus.broker.client import (
     BrokerUnavailableError,
     Consumer,
@@ -25,6 +24,7 @@ from commitbus.broker.client import (
     Trouble,
 )
 from commitbus.broker.client.link import Link
+from commitbus.broker.common.address import split_host_port
 from tests.broker.tls_broker import Signed, broker_with, signed_certificate
 
 Run = Callable[..., None]

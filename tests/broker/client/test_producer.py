@@ -23,7 +23,7 @@ from commitbus.broker.client import (
     Receipt,
     RefusedError,
 )
-from commitbus.broker.embedded import SMALL_FILES
+from commitbus.broker.embedded.broker import SMALL_FILES
 from commitbus.broker.rpc.call import StatusCode
 from tests.broker.client.cutting_proxy import cutting_proxy
 

@@ -17,8 +17,8 @@ from commitbus.broker.config import (
     load_config,
     setting_docs,
 )
-from commitbus.broker.messaging.receipt_handle import BROKER_NAME_MAX
-from commitbus.broker.rpc.listen.tls_mode import TlsMode
+from commitbus.broker.config.listen_settings import BROKER_NAME_MAX
+from commitbus.broker.config.tls_mode import TlsMode
 from commitbus.flush.policy import FlushMode
 
 

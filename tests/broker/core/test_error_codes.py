@@ -13,8 +13,7 @@ import pytest
 from commitbus.broker.admin import status as admin_status
 from commitbus.broker.bulk import status as bulk_status
 from commitbus.broker.bulk.validate import RecordRefusedError
-from commitbus.broker.core.error_codes import code_of
-from commitbus.broker.core.errors import (
+from commitbus.broker.common.errors import (
     REFUSALS,
     BodyEmptyError,
     IllegalRequestError,
@@ -22,6 +21,7 @@ from commitbus.broker.core.errors import (
     RequestError,
     TopicNotFoundError,
 )
+from commitbus.broker.core.error_codes import code_of
 from commitbus.broker.messaging import status as messaging_status
 from commitbus.commitlog.errors import StoreError
 

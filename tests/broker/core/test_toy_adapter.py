@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from commitbus.broker.core.broker import BrokerCore
-from commitbus.broker.core.error_codes import code_of
-from commitbus.broker.core.errors import (
+from commitbus.broker.common.errors import (
     REFUSALS,
     IllegalRequestError,
     MissingError,
     NotPermittedError,
 )
+from commitbus.broker.core.broker import BrokerCore
+from commitbus.broker.core.error_codes import code_of
 from commitbus.broker.core.sending import new_message_id, send
 from commitbus.broker.core.validation import NewMessage, client_topic
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from commitbus.broker.consuming.receipt_handle import ReceiptHandle
 from commitbus.broker.messaging import acks
-from commitbus.broker.messaging.receipt_handle import ReceiptHandle
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.types import PhysicalOffset, QueueOffset
 from tests.broker.matrix.registry import MESSAGING, cell, cells, good_request

@@ -8,9 +8,9 @@ import trio
 import trio.testing
 
 from commitbus.broker.admin.groups import delete_group
+from commitbus.broker.consuming import delivering, long_polling, queue_watch
 from commitbus.broker.filters import sql_filter
 from commitbus.broker.filters.filter_cache import SHORT_LENGTH_MAX
-from commitbus.broker.messaging import delivering, long_polling, queue_watch
 from commitbus.broker.messaging.handover import HANDOVER_S_MAX
 from commitbus.broker.rpc.call import StatusCode
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin
@@ -147,7 +147,7 @@ async def too_many_receivers(stage: Stage) -> Any:
 @cell(RECEIVE, pb.TOO_MANY_REQUESTS)
 async def too_much_progress(stage: Stage) -> Any:
     """The broker keeps track of too many queues of groups."""
-    stage.patch.setattr("commitbus.broker.messaging.taken.PROGRESS_MAX", 0)
+    stage.patch.setattr("commitbus.broker.receiving.taken.PROGRESS_MAX", 0)
     return await good_request(stage, RECEIVE)
 
 

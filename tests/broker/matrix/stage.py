@@ -12,20 +12,20 @@ import pytest
 import trio
 from google.protobuf.message import Message
 
-from commitbus.broker import worker_lines
 from commitbus.broker.admin.context import AdminContext
 from commitbus.broker.admin.methods import admin_methods
 from commitbus.broker.admin.v2.methods import admin_v2_methods
 from commitbus.broker.bulk.methods import bulk_methods
-from commitbus.broker.messaging.durability import Durability
+from commitbus.broker.common import worker_lines
+from commitbus.broker.common.worker_lines import WorkerLines
+from commitbus.broker.core.durability import Durability
 from commitbus.broker.messaging.methods import messaging_methods
 from commitbus.broker.metadata.errors import StateWriteError
-from commitbus.broker.rates import Rates
+from commitbus.broker.observe.rates import Rates
 from commitbus.broker.rpc.call import Call, Pieces, Response, RpcError, StatusCode
 from commitbus.broker.rpc.exchange import encoded
 from commitbus.broker.rpc.interceptor import intercepted
 from commitbus.broker.rpc.method import Method, MethodKind
-from commitbus.broker.worker_lines import WorkerLines
 from commitbus.commitlog.errors import DiskFullError, FlushFailedError, ReadFailedError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.types import PhysicalOffset

@@ -9,7 +9,7 @@ import pytest
 import trio
 from google.protobuf.message import Message
 
-from commitbus.broker.core.errors import NotPermittedError
+from commitbus.broker.common.errors import NotPermittedError
 from commitbus.broker.rpc.access import Action, Resource, ResourceType, group, topics
 from commitbus.broker.rpc.call import CallWatch, StatusCode
 from commitbus.broker.rpc.interceptor import intercepted

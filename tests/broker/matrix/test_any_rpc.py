@@ -10,7 +10,7 @@ import pytest
 
 from commitbus.broker import Broker
 from commitbus.broker.config import Transport
-from commitbus.broker.embedded import SMALL_FILES
+from commitbus.broker.embedded.broker import SMALL_FILES
 from tests.broker.matrix.all_cells import UNSERVED
 from tests.broker.matrix.any_rpc import ATTEMPTS, Attempt
 from tests.broker.matrix.registry import Unserved

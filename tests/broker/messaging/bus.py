@@ -26,11 +26,11 @@ from commitbus.broker.messaging.methods import messaging_methods
 from commitbus.broker.metadata.groups import GroupConfig
 from commitbus.broker.metadata.sqlite_metadata import SqliteMetadata
 from commitbus.broker.metadata.topics import TopicConfig
+from commitbus.broker.observe.rates import Rates
 from commitbus.broker.progress.journal import JOURNAL_BYTES_MIN
 from commitbus.broker.progress.progress_table import ProgressTable
 from commitbus.broker.progress.queue_progress import IN_FLIGHT_MAX_DEFAULT
 from commitbus.broker.progress.sqlite_rows import SqliteRows
-from commitbus.broker.rates import Rates
 from commitbus.broker.rpc.call import Call, Response, Send
 from commitbus.broker.rpc.interceptor import intercepted
 from commitbus.broker.rpc.method import Method

@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from commitbus.broker.admin.groups import put_group
+from commitbus.broker.common.errors import GroupNotFoundError, TooManyRequestsError
 from commitbus.broker.core.client_groups import ClientGroups
-from commitbus.broker.core.errors import GroupNotFoundError, TooManyRequestsError
 from commitbus.broker.messaging.client_groups import (
     IDLE_S,
     LOOK_INTERVAL_S,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from commitbus.broker.core.errors import ClientIdRequiredError
+from commitbus.broker.common.errors import ClientIdRequiredError
 from commitbus.broker.messaging import clients as module
 from commitbus.broker.messaging.clients import (
     DISCONNECT_GRACE_S,

@@ -15,7 +15,7 @@ import pytest
 import trio
 import trio.testing
 
-from commitbus.broker.messaging import store_reads
+from commitbus.broker.consuming import store_reads
 from commitbus.broker.rpc.call import RpcError
 from commitbus.commitlog.log_reader import LogReader
 from commitbus.consumequeue.consume_queue import ConsumeQueue
@@ -25,19 +25,6 @@ from tests.broker.messaging.test_acks import (
     test_a_handle_of_a_lost_message_does_not_acknowledge_the_one_in_its_place,
     test_each_entry_has_its_own_result,
     test_the_old_handle_acknowledges_until_its_own_time_is_over,
-)
-from tests.broker.messaging.test_dead_letters import (
-    forward,
-    test_a_dead_letter_that_can_never_be_stored_is_given_up,
-    test_a_message_delivered_too_often_is_buried_instead,
-    test_forwarding_twice_moves_it_once,
-)
-from tests.broker.messaging.test_fifo import (
-    test_a_dead_letter_waits_for_what_lies_before_it,
-    test_a_smaller_batch_takes_the_first_ones_and_nothing_new,
-    test_after_the_last_attempt_a_message_is_a_dead_letter_and_the_queue_goes_on,
-    test_several_negative_acknowledgements_wait_for_the_last,
-    test_what_expires_comes_again_first_and_in_order,
 )
 from tests.broker.messaging.test_fifo_attempts import (
     test_an_attempt_that_took_of_several_queues_gets_them_all_again,
@@ -63,6 +50,19 @@ from tests.broker.messaging.test_receive import (
     test_an_unacknowledged_message_comes_again_when_its_time_is_over,
     test_what_became_visible_comes_before_what_is_new,
     test_who_waits_already_gets_what_a_client_that_went_gave_back,
+)
+from tests.broker.receiving.test_fifo import (
+    test_a_dead_letter_waits_for_what_lies_before_it,
+    test_a_smaller_batch_takes_the_first_ones_and_nothing_new,
+    test_after_the_last_attempt_a_message_is_a_dead_letter_and_the_queue_goes_on,
+    test_several_negative_acknowledgements_wait_for_the_last,
+    test_what_expires_comes_again_first_and_in_order,
+)
+from tests.broker.settling.test_dead_letters import (
+    forward,
+    test_a_dead_letter_that_can_never_be_stored_is_given_up,
+    test_a_message_delivered_too_often_is_buried_instead,
+    test_forwarding_twice_moves_it_once,
 )
 
 AGAIN = (
@@ -170,7 +170,7 @@ def test_what_is_settled_while_a_disk_is_waited_for_stays_settled(
         received = await bus.receive(polling_s=5)
         assert (received.bodies, progress.in_flight_count) == ([b"1"], 1)
 
-    monkeypatch.setattr("commitbus.broker.messaging.unordered.read_places", read_and_look_up)
+    monkeypatch.setattr("commitbus.broker.receiving.unordered.read_places", read_and_look_up)
     make_all_reads_cold(monkeypatch)
     run(scenario)
 

@@ -14,7 +14,7 @@ from commitbus.broker.core.outgoing import TIMESTAMP_MS_MAX, message_id
 from commitbus.broker.core.properties import HIDDEN_KEYS
 from commitbus.broker.filters.tag_filter import EVERYTHING, TagFilter
 from commitbus.broker.messaging.delivered import response_encoder
-from commitbus.broker.messaging.encoder import encode_message
+from commitbus.broker.receiving.encoder import encode_message
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.errors import CorruptRecordError
 from commitbus.commitlog.record_format import decode_record, encode_properties

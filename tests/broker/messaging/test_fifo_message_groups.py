@@ -10,10 +10,10 @@ import pytest
 import trio
 import trio.testing
 
-from commitbus.broker.backlog import backlogs
 from commitbus.broker.core.validation import MESSAGES_MAX
-from commitbus.broker.messaging import locked_queue
 from commitbus.broker.metadata.groups import FIFO_LOCK_UNIT_ATTRIBUTE, LockUnit
+from commitbus.broker.observe.backlog import backlogs
+from commitbus.broker.receiving import locked_queue
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from tests.work import lines_executed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from commitbus.broker.core.errors import IllegalFilterError
+from commitbus.broker.common.errors import IllegalFilterError
 from commitbus.broker.filters.tag_filter import EVERYTHING, TAG_EXPRESSION_LENGTH_MAX, parse_tags
 from commitbus.broker.messaging.filters import is_prepared, parse_filter, prepare_filter
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb

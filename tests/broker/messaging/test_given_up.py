@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from commitbus.broker.messaging.scan import Scan
+from commitbus.broker.receiving.scan import Scan
 from tests.broker.messaging.pulls import pull
 
 Run = Callable[..., None]
@@ -45,7 +45,7 @@ def test_a_pull_that_was_given_up_reads_nothing(run: Run, monkeypatch: pytest.Mo
             looks.append(arguments)
             return Scan(*arguments)
 
-        monkeypatch.setattr("commitbus.broker.messaging.pulling.Scan", noted)
+        monkeypatch.setattr("commitbus.broker.receiving.pulling.Scan", noted)
         with trio.CancelScope() as scope:
             scope.cancel()
             await pull(bus)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from commitbus.broker.messaging import encoder, store_reads
+from commitbus.broker.consuming import store_reads
+from commitbus.broker.receiving import encoder
 from tests.broker.messaging.bus import noted_threads
 from tests.broker.messaging.pulls import pull
 

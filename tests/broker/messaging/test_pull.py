@@ -13,8 +13,9 @@ import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commitbus.broker.messaging import allowance, delivering, queue_watch, scan
+from commitbus.broker.consuming import delivering, queue_watch
 from commitbus.broker.messaging.filters import prepare_filter
+from commitbus.broker.receiving import allowance, scan
 from commitbus.broker.rpc.call import Response, RpcError, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.store import store_reader

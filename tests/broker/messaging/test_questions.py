@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from commitbus.broker.core.errors import ClientNotConnectedError, ClientSilentError
+from commitbus.broker.common.errors import ClientNotConnectedError, ClientSilentError
 from commitbus.broker.messaging.questions import ANSWER_S_MAX, Questions
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb

@@ -12,10 +12,11 @@ import pytest
 import trio
 import trio.testing
 
-from commitbus.broker.messaging import allowance, renewals
 from commitbus.broker.metadata.errors import StateWriteError
+from commitbus.broker.receiving import allowance
 from commitbus.broker.rpc.call import Response
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.broker.settling import renewals
 from commitbus.commitlog.errors import OffsetOutOfRangeError
 from commitbus.commitlog.log_reader import LogReader
 from tests.broker.messaging.bus import make_all_reads_cold, noted_threads

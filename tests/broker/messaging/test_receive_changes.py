@@ -131,7 +131,7 @@ def test_clients_cannot_create_groups_and_topics_without_end(
 
 def test_progress_does_not_grow_without_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """One queue of one group more than the limit is refused; the others go on."""
-    monkeypatch.setattr("commitbus.broker.messaging.taken.PROGRESS_MAX", 1)
+    monkeypatch.setattr("commitbus.broker.receiving.taken.PROGRESS_MAX", 1)
 
     async def scenario(bus: Any) -> None:
         await bus.send(b"a")
@@ -147,7 +147,7 @@ def test_slow_readers_hold_a_bounded_number_of_bytes_for_a_bounded_time(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others are told to come back, and get what the slow one did not read."""
-    monkeypatch.setattr("commitbus.broker.messaging.delivering.DELIVERING_BYTES_MAX", 100)
+    monkeypatch.setattr("commitbus.broker.consuming.delivering.DELIVERING_BYTES_MAX", 100)
 
     async def never(*_: Response) -> None:
         await trio.sleep_forever()

@@ -12,8 +12,8 @@ import trio
 import trio.testing
 
 from commitbus.broker.filters import sql_filter, tag_filter
-from commitbus.broker.messaging import scan
 from commitbus.broker.messaging.filters import prepare_filter
+from commitbus.broker.receiving import scan
 from commitbus.broker.rpc.call import RpcError, StatusCode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from tests.broker.messaging.bus import make_all_reads_cold

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commitbus.broker.messaging import durability
+from commitbus.broker.core import durability
 from commitbus.broker.messaging.status import ok
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.errors import DiskFullError, StoreError, StoreReadOnlyError

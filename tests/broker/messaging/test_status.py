@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commitbus.broker.core.errors import TopicNotFoundError
+from commitbus.broker.common.errors import TopicNotFoundError
 from commitbus.broker.messaging.status import CODES, ok, overall, status_of
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 

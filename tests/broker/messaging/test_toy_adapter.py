@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import trio
 
+from commitbus.broker.consuming.delivering import Recipient
 from commitbus.broker.filters.tag_filter import EVERYTHING
-from commitbus.broker.messaging.delivering import Recipient
-from commitbus.broker.messaging.demand import Demand
-from commitbus.broker.messaging.encoder import Encode
-from commitbus.broker.messaging.pulling import PullDemand, Pulling
-from commitbus.broker.messaging.receiving import Receiving
-from commitbus.broker.messaging.settling import acknowledge
+from commitbus.broker.receiving.demand import Demand
+from commitbus.broker.receiving.encoder import Encode
+from commitbus.broker.receiving.poll import Receiving
+from commitbus.broker.receiving.pulling import PullDemand, Pulling
+from commitbus.broker.settling.settle import acknowledge
 from commitbus.commitlog.record_format import CheckedRecord
 from commitbus.commitlog.types import QueueOffset
 

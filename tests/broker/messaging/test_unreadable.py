@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from commitbus.broker.messaging.undelivered import UNREADABLE_ATTEMPTS_MAX
+from commitbus.broker.receiving.undelivered import UNREADABLE_ATTEMPTS_MAX
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from tests.broker.bad_blocks import BadBlocks
 from tests.broker.messaging import fifo_group
 from tests.broker.messaging.bus import work_in_turn
 from tests.broker.messaging.pulls import pull
-from tests.broker.messaging.test_dead_letters import forward
 from tests.broker.messaging.test_fifo_message_groups import BY_GROUP
+from tests.broker.settling.test_dead_letters import forward
 
 Run = Callable[..., None]
 BODIES = (b"0", b"1", b"2", b"3")

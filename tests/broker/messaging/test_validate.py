@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from commitbus.broker.core import errors as e
+from commitbus.broker.common import errors as e
 from commitbus.broker.core.kinds import DELAY, FIFO, LITE, NORMAL, PRIORITY, TRANSACTION
 from commitbus.broker.core.message_kind import MessageKind
 from commitbus.broker.core.properties import RESERVED_KEYS

@@ -13,7 +13,7 @@ import pytest
 import trio
 from google.protobuf.message import Message
 
-from commitbus.broker.core.errors import BadRequestError
+from commitbus.broker.common.errors import BadRequestError
 from commitbus.broker.rpc.call import (
     CLIENT_ID_HEADER,
     Call,

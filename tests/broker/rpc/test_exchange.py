@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import trio
 
+from commitbus.broker.common.worker_lines import address_served, serve_caller
 from commitbus.broker.rpc.access import NOTHING
 from commitbus.broker.rpc.call import Call, RpcError, Send, StatusCode
 from commitbus.broker.rpc.defaults import COMPRESSED_FIELDS_MIN, COMPRESSED_FIELDS_PER_BYTE
 from commitbus.broker.rpc.exchange import Crew, Exchange, parse
 from commitbus.broker.rpc.method import Handler, Method, MethodKind, Parked
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.broker.worker_lines import address_served, serve_caller
 
 EMPTY_MESSAGE = b"\x0a\x00"
 

@@ -7,9 +7,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from commitbus.broker.address import share_address
 from commitbus.broker.admin.methods import admin_methods
 from commitbus.broker.admin.v2.methods import admin_v2_methods
+from commitbus.broker.common.address import share_address
 from commitbus.broker.config import BrokerConfig
 from commitbus.broker.messaging.methods import messaging_methods
 from commitbus.broker.rpc.access import NOTHING

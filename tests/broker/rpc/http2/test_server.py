@@ -17,13 +17,13 @@ import grpc
 import pytest
 import trio
 
+from commitbus.broker.config.tls_mode import TlsMode
 from commitbus.broker.rpc.call import Call, Send, StatusCode
 from commitbus.broker.rpc.http2.engine import DataReceived, ResponseReceived, TrailersReceived
 from commitbus.broker.rpc.http2.grpc_wire import PREFIX, encode_message
 from commitbus.broker.rpc.listen import certificate
 from commitbus.broker.rpc.listen.accept import AcceptOptions
 from commitbus.broker.rpc.listen.certificate import TlsContexts
-from commitbus.broker.rpc.listen.tls_mode import TlsMode
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 
 WAIT_S = 20.0

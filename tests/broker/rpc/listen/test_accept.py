@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from commitbus.broker.config.tls_mode import TlsMode
 from commitbus.broker.rpc.listen.accept import (
     AcceptError,
     AcceptOptions,
@@ -19,7 +20,6 @@ from commitbus.broker.rpc.listen.accept import (
     accept,
 )
 from commitbus.broker.rpc.listen.certificate import TlsContexts
-from commitbus.broker.rpc.listen.tls_mode import TlsMode
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SHORT_S = 0.05

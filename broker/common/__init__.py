@@ -1,0 +1,5 @@
+"""What every room may use: errors, addresses, texts for people, workers, the trio thread.
+
+It must not know any other room of the broker. Begin with `errors.py`, the one hierarchy of what a
+caller can be refused for.
+"""
