@@ -15,11 +15,14 @@ import trio.testing
 
 from commitbus.broker.admin.groups import delete_group, reset_group_offsets
 from commitbus.broker.admin.topics import delete_topic
+from commitbus.broker.common.errors import REFUSALS
 from commitbus.broker.messaging.filters import prepare_filter
 from commitbus.broker.metadata.groups import FIFO_LOCK_UNIT_ATTRIBUTE, LockUnit
 from commitbus.broker.metadata.names import dead_letter_topic
+from commitbus.broker.rpc.call import Call, RpcError
 from commitbus.broker.rpc.exchange import begin
-from commitbus.broker.rpc.method import Parked
+from commitbus.broker.rpc.method import Method, Parked
+from commitbus.broker.rpc.outcome import refusal
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin_pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.commitlog.types import QueueOffset
@@ -269,12 +272,20 @@ class History:
         method, call = self.bus.methods["ReceiveMessage"], self.bus.call()
         try:
             with poll.scope:
-                answer: Any = begin(method, call, (request, call, poll.take))
-                parked = answer if isinstance(answer, Parked) else await answer
-                while parked is not None:
-                    parked = await self._woken(poll, parked)
+                await self._carry(poll, method, call, request)
         finally:
             self.polls.remove(poll)
+
+    async def _carry(self, poll: Poll, method: Method, call: Call, request: Any) -> None:
+        answer: Any = begin(method, call, (request, call, poll.take))
+        try:
+            parked = answer if isinstance(answer, Parked) else await answer
+            while parked is not None:
+                parked = await self._woken(poll, parked)
+        except REFUSALS as error:
+            refused = refusal(error, method, call)
+            assert not isinstance(refused, RpcError), "receivers are refused by a response"
+            await poll.take(*refused)
 
     async def _woken(self, poll: Poll, parked: Parked) -> Parked | None:
         woken = trio.Event()
