@@ -26,7 +26,7 @@ _LIGHT_SHARE: Final = 0.3
 """An address that uses no more of the thread than this is never busy."""
 _BURST_S: Final = 0.005
 """What an address may use at once and stay light."""
-_SHORT_S: Final = 0.0005
+_SHORT_S: Final = 0.001
 """A connection whose reads bring no more work than this is not busy."""
 _SMOOTHING: Final = 0.25
 _TASK_S: Final = 0.0003
