@@ -299,7 +299,8 @@ class ServerCall:
 
     def wait_for(self, answer: Later | Parked | Awaitable[object]) -> None:
         """End the call with what its handler, which has begun, will answer."""
-        self._connection.load.task_started()
+        if not isinstance(answer, Later):
+            self._connection.load.task_started()
         self._exchange = Exchange(
             self._method, self._call, crew=self._state.crew, finish=self.finish
         )

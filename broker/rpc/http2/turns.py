@@ -22,7 +22,7 @@ TURN_S: Final = 0.002
 """The longest that one connection works before others have their turn."""
 _TICK_S: Final = 0.002
 """The work of all busy connections in one scheduler tick."""
-_LIGHT_SHARE: Final = 0.3
+_LIGHT_SHARE: Final = 0.4
 """An address that uses no more of the thread than this is never busy."""
 _BURST_S: Final = 0.005
 """What an address may use at once and stay light."""
