@@ -33,10 +33,8 @@ _DOUBTFUL_TEXT: Final = re.compile("[^\\S ]|[\x80-\x9f]")
 """White space that is no space, and control characters that are no ASCII."""
 
 _ALLOWED: Final = frozenset({names.TAGS, names.KEYS, names.UNIQUE_KEY})
-_REFUSED: Final = frozenset(
-    name.encode()
-    for name in {*names.RESERVED_KEYS, *(kind.property for kind in KINDS.values())} - _ALLOWED
-)
+_OF_KINDS: Final = {kind.property for kind in KINDS.values() if kind.property}
+_REFUSED: Final = frozenset(name.encode() for name in {*names.RESERVED_KEYS, *_OF_KINDS} - _ALLOWED)
 """Some of them would make a record one of another kind than NORMAL."""
 
 

@@ -4,7 +4,8 @@ Every connection may read whenever something has arrived. That is fair as long a
 fills the thread. But a few clients that send as fast as they can make each scheduler tick last as
 long as all their reads together, and everybody waits for that. So a connection is busy whose reads
 bring much work each, or whose address has used a large share of the thread lately. The busy ones
-together are given one budget in each tick; those whose address used least are served first.
+together are given one budget in each tick. An address that used less is served earlier, by at most
+`_USED_MAX_S`: nobody waits for ever.
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ TURN_S: Final = 0.002
 """The longest that one connection works before others have their turn."""
 _TICK_S: Final = 0.002
 """The work of all busy connections in one scheduler tick."""
+_SPENT_MAX_S: Final = 5 * _TICK_S
+"""What is remembered of a turn that took longer than it may."""
 _LIGHT_SHARE: Final = 0.4
 """An address that uses no more of the thread than this is never busy."""
 _BURST_S: Final = 0.005
 """What an address may use at once and stay light."""
+_USED_MAX_S: Final = 0.25
+"""More than this is not remembered."""
 _SHORT_S: Final = 0.001
 """A connection whose reads bring no more work than this is not busy."""
 _SMOOTHING: Final = 0.25
@@ -45,8 +50,10 @@ class Turns:
         self.thread_s = thread_s
         self._spent_s = 0.0
         """By busy connections since the last tick's budget was given out."""
-        self._waiting: list[tuple[float, int, trio.Event]] = []
-        """A heap: those who used least come first, then those who came first."""
+        self._waiting: list[tuple[float, int]] = []
+        """A heap of when each is due and its number; some may have left."""
+        self._waiters: dict[int, tuple[trio.Event, float]] = {}
+        """By number: what wakes it, and how long its turn will take."""
         self._numbers = count()
         self._asleep = trio.lowlevel.ParkingLot()
         self._uses: WeakValueDictionary[str, _Use] = WeakValueDictionary()
@@ -58,19 +65,28 @@ class Turns:
             use = self._uses[address] = _Use()
         return Load(self, use)
 
-    async def wait(self, used_s: float) -> None:
-        """Wait while the budget is spent, or others wait."""
-        if self._spent_s < _TICK_S and not self._waiting:
+    async def wait(self, used_s: float, turn_s: float) -> None:
+        """Wait while the budget is spent, or others wait.
+
+        Args:
+            used_s: What the connection's address has used lately: it comes so much later.
+            turn_s: What a turn of the connection takes on average.
+        """
+        if self._spent_s < _TICK_S and not self._waiters:
             return
         self._asleep.unpark()
-        event = trio.Event()
-        heappush(self._waiting, (used_s, next(self._numbers), event))
-        await event.wait()
+        number, event = next(self._numbers), trio.Event()
+        self._waiters[number] = event, turn_s
+        heappush(self._waiting, (trio.current_time() + used_s, number))
+        try:
+            await event.wait()
+        finally:
+            self._waiters.pop(number, None)
 
     def spend(self, seconds: float) -> None:
         """Note work that a busy connection has done."""
         self._asleep.unpark()
-        self._spent_s += seconds
+        self._spent_s = min(self._spent_s + seconds, _SPENT_MAX_S)
 
     async def run(self) -> None:
         """Give out the budget of each tick until cancelled."""
@@ -79,9 +95,19 @@ class Turns:
                 await self._asleep.park()
             # What was spent beyond the budget is missing in the next ticks.
             self._spent_s = max(0.0, self._spent_s - _TICK_S)
-            if self._waiting and self._spent_s < _TICK_S:
-                heappop(self._waiting)[2].set()
+            self._wake_some()
             await trio.lowlevel.checkpoint()
+
+    def _wake_some(self) -> None:
+        """Wake those whose turns fit into the budget; one of them in any case."""
+        left_s = _TICK_S - self._spent_s
+        while self._waiting and left_s > 0:
+            _, number = heappop(self._waiting)
+            waiter = self._waiters.pop(number, None)
+            if waiter is not None:
+                event, turn_s = waiter
+                event.set()
+                left_s -= turn_s
 
 
 @final
@@ -97,7 +123,7 @@ class _Use:
         now_s = time.monotonic()
         idle_s = now_s - self._at_s
         self._at_s = now_s
-        self.used_s = max(0.0, self.used_s - idle_s * _LIGHT_SHARE) + spent_s
+        self.used_s = min(max(0.0, self.used_s - idle_s * _LIGHT_SHARE) + spent_s, _USED_MAX_S)
 
 
 @final
@@ -109,7 +135,7 @@ class Load:
     def __init__(self, turns: Turns, use: _Use) -> None:
         self._turns, self._use = turns, use
         self._turn_s = 0.0
-        """What a turn takes on average."""
+        """What a turn takes: the longest of late, which is forgotten little by little."""
         self._tasks = 0
 
     @property
@@ -139,12 +165,13 @@ class Load:
     async def wait(self) -> None:
         """Wait for a turn, if the connection is busy."""
         if self.is_busy:
-            await self._turns.wait(self._use.used_s)
+            await self._turns.wait(self._use.used_s, self._turn_s)
 
     def end(self, begin_s: float) -> None:
         """Note the end of a turn that began at a time."""
         spent_s = self.spent_s(begin_s)
-        self._turn_s += (spent_s - self._turn_s) * _SMOOTHING
+        fading_s = self._turn_s + (spent_s - self._turn_s) * _SMOOTHING
+        self._turn_s = max(spent_s, fading_s)
         self._use.add(spent_s)
         if self.is_busy:
             self._turns.spend(spent_s)

@@ -151,3 +151,60 @@ def test_one_that_leaves_while_it_waits_keeps_nobody_waiting() -> None:
             nursery.cancel_scope.cancel()
 
     trio.run(main)
+
+
+def test_whoever_used_much_is_served_all_the_same() -> None:
+    """Four others that are busy for ever come before it for a quarter of a second at most."""
+
+    async def main() -> None:
+        thread, turns_of = Thread(), dict.fromkeys(range(5), 0)
+        turns = Turns(thread)
+        loads = {number: turns.load_of(f"192.0.2.{number}") for number in turns_of}
+        thread.work(loads[0], 1000.0)
+
+        async def connection(number: int) -> None:
+            while True:
+                await trio.lowlevel.checkpoint()
+                await loads[number].wait()
+                thread.work(loads[number], TURN_S)
+                turns_of[number] += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(turns.run)
+            for number in turns_of:
+                nursery.start_soon(connection, number)
+            await trio.sleep(1.0)
+            nursery.cancel_scope.cancel()
+        assert turns_of[0] >= max(turns_of.values()) / 4
+
+    trio.run(main)
+
+
+def test_short_turns_share_a_tick() -> None:
+    """A hundred connections of one address do not need a hundred ticks."""
+
+    async def main() -> None:
+        thread = Thread()
+        turns = Turns(thread)
+        loads = [turns.load_of("192.0.2.1") for _ in range(100)]
+        thread.work(loads[0], 0.2)
+        left, done = len(loads), trio.Event()
+
+        async def connection(load: Load) -> None:
+            nonlocal left
+            await load.wait()
+            thread.work(load, TURN_S / 20)
+            left -= 1
+            if not left:
+                done.set()
+
+        async with trio.open_nursery() as nursery:
+            for load in loads:
+                thread.work(load, TURN_S / 20)
+                nursery.start_soon(connection, load)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(turns.run)
+            assert await ticks_until(done) < 30
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
