@@ -1,6 +1,7 @@
 """A client of our own: many messages a second from Python, over the bulk service.
 
 `Producer` and `Consumer` live in a trio program, `SyncProducer` and `SyncConsumer` anywhere else.
+It must not know the server. Begin with `producer.py`.
 """
 
 from commitbus.broker.client.batch import Message, MessageBatch

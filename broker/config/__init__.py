@@ -1,4 +1,7 @@
-"""The settings of a broker: what there is, what each means, and how a file is read."""
+"""The settings of a broker: what there is, what each means, and how a file is read.
+
+It must not know what a setting is used for. Begin with `broker_config.py`.
+"""
 
 from commitbus.broker.config.broker_config import BrokerConfig, load_config, setting_docs
 from commitbus.broker.config.error import ConfigError

@@ -1,6 +1,8 @@
 """The table of message kinds: what each carries, where it is stored, how it is delivered.
 
-A new kind is an entry here and, where it has behaviour, a module that the entry names. Where a
+A new kind is an entry here and, where it has behaviour, a module that the entry names. One that has
+a field of its own in a request also needs a place for it: `SpecialFields` in `message_kind.py`, read
+in `messaging/validate.py` and, if consumers see it, written in `messaging/delivered.py`. Where a
 message has the fields of several kinds, the first kind of the table wins, as in RocketMQ.
 """
 
