@@ -26,7 +26,7 @@ from commitbus.indexfile import IndexService
 from commitbus.indexfile.index_file import IndexFile
 from commitbus.indexfile.index_format import entry_position
 from tests.failing_files import FailingFile, FailingFileSystem
-from tests.indexfile.test_index_service import (
+from tests.indexfile.small_indexes import (
     END_OF_TIME,
     ENTRIES,
     FILE_BYTES,
@@ -263,7 +263,7 @@ from commitbus.commitlog.clock import SystemClock
 from commitbus.commitlog.errors import DiskFullError
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.indexfile import IndexService
-from tests.indexfile.test_index_service import messages
+from tests.indexfile.small_indexes import messages
 
 service = IndexService(
     Path(sys.argv[1]), slot_count=100_000, entry_count=400_000,

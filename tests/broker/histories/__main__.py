@@ -17,10 +17,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.broker.histories.history import consume
 from tests.broker.histories.oracle import OracleError
 from tests.broker.histories.outcome import Outcome
 from tests.broker.histories.planted import BUGS, find
+from tests.broker.histories.seeds import consume
 
 SAID_EVERY_S = 30.0
 

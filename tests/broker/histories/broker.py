@@ -13,6 +13,8 @@ import trio.testing
 
 from commitbus.broker.config import BrokerConfig
 from commitbus.broker.messaging.methods import run_messaging
+from commitbus.broker.metadata.names import dead_letter_topic
+from commitbus.commitlog.types import QueueOffset
 from commitbus.flush.policy import FlushMode
 from tests.broker.messaging.bus import Bus, TrioClock, copy_as_killed, open_context
 
@@ -77,3 +79,13 @@ class VirtualBroker:
 
     def _path(self, life: int) -> Path:
         return self._directory / str(life)
+
+
+def dead_letters(bus: Bus, group: str) -> list[bytes]:
+    """Return the bodies of a group's dead letters."""
+    bus.settle()
+    store, topic = bus.context.store, dead_letter_topic(group)
+    end = store.max_offset(topic, 0)
+    units = store.fetch(topic, 0, QueueOffset(0), end).units if end else ()
+    assert len(units) == end
+    return [store.read(unit.physical_offset).body for unit in units]

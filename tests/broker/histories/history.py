@@ -8,29 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 import trio
 import trio.testing
 
 from commitbus.broker.admin.groups import delete_group, reset_group_offsets
 from commitbus.broker.admin.topics import delete_topic
-from commitbus.broker.common.errors import REFUSALS
 from commitbus.broker.messaging.filters import prepare_filter
 from commitbus.broker.metadata.groups import FIFO_LOCK_UNIT_ATTRIBUTE, LockUnit
-from commitbus.broker.metadata.names import dead_letter_topic
-from commitbus.broker.rpc.call import Call, RpcError
-from commitbus.broker.rpc.exchange import begin
-from commitbus.broker.rpc.method import Method, Parked
-from commitbus.broker.rpc.outcome import refusal
 from commitbus.broker.rpc.proto import admin_v1_pb2 as admin_pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
-from commitbus.commitlog.types import QueueOffset
 from commitbus.flush.policy import FlushMode
-from tests.broker.histories.broker import VirtualBroker
+from tests.broker.histories.broker import VirtualBroker, dead_letters
 from tests.broker.histories.fairness import Fairness
+from tests.broker.histories.filters import FILTERS, filter_expression
 from tests.broker.histories.oracle import (
-    Filter,
     Handle,
     Oracle,
     OracleError,
@@ -42,18 +35,6 @@ from tests.broker.histories.receiver import Arrivals, Poll
 from tests.broker.messaging.bus import Bus, make_message
 from tests.simulation.scheduler import repeatable
 
-FILTERS: Final = (
-    Filter("*", lambda _: True),
-    Filter("*", lambda _: True),
-    Filter("a", lambda sent: sent.tag == "a"),
-    Filter("a || b", lambda sent: sent.tag in {"a", "b"}),
-    Filter("n > 3", lambda sent: sent.number is not None and sent.number > 3, is_sql=True),
-    Filter(
-        "n IS NULL OR (n BETWEEN 2 AND 5 AND TAGS = 'b')",
-        lambda sent: sent.number is None or (2 <= sent.number <= 5 and sent.tag == "b"),
-        is_sql=True,
-    ),
-)
 SOON_MS: Final = 10
 """Who waits has a message this long after it is visible. Virtual time: no machine is too slow."""
 SET_FORWARD_S: Final = 1.0
@@ -62,7 +43,6 @@ STEP_MS_MAX: Final = 5_000
 RETRY_PERCENTS: Final = (20, 50, 5)
 REAL_WAITS_MAX: Final = 1_000
 """Of 5 ms: for the store's threads, which run in real time."""
-STEPS_SHOWN: Final = 30
 
 
 @final
@@ -114,13 +94,13 @@ class History:
         """Make the history, then consume everything that is left and look at what is dead."""
         for filter_ in FILTERS:
             # Else it would depend on the histories before whether this takes a thread.
-            await prepare_filter(_expression(filter_))
+            await prepare_filter(filter_expression(filter_))
         while self.outcome.steps < steps:
             await self._live(self.rng.randint(5, 60), steps)
         async with self.broker.running() as self.bus, trio.open_nursery() as self.nursery:
             await self._drain()
             for subscription in self.subscriptions:
-                bodies = self._dead_letters(subscription.group)
+                bodies = dead_letters(self.bus, subscription.group)
                 self.oracle.check_dead_letters(subscription.group, bodies)
                 self.outcome.dead += len(bodies)
             self.nursery.cancel_scope.cancel()
@@ -260,45 +240,11 @@ class History:
 
     async def _wait(self, poll: Poll, polling_s: int) -> None:
         """Call the handler as a transport does, and tell the oracle what came of it."""
-        subscription = poll.subscription
-        request = pb.ReceiveMessageRequest(
-            batch_size=poll.batch_size, attempt_id=poll.attempt_id or None
-        )
-        request.group.name = subscription.group
-        request.message_queue.topic.name = subscription.topic
-        request.filter_expression.CopyFrom(_expression(subscription.filter))
-        request.invisible_duration.FromMilliseconds(poll.invisible_ms)
-        request.long_polling_timeout.seconds = polling_s
-        method, call = self.bus.methods["ReceiveMessage"], self.bus.call()
         try:
             with poll.scope:
-                await self._carry(poll, method, call, request)
+                await poll.carry(self.bus.methods["ReceiveMessage"], self.bus.call(), polling_s)
         finally:
             self.polls.remove(poll)
-
-    async def _carry(self, poll: Poll, method: Method, call: Call, request: Any) -> None:
-        answer: Any = begin(method, call, (request, call, poll.take))
-        try:
-            parked = answer if isinstance(answer, Parked) else await answer
-            while parked is not None:
-                parked = await self._woken(poll, parked)
-        except REFUSALS as error:
-            refused = refusal(error, method, call)
-            assert not isinstance(refused, RpcError), "receivers are refused by a response"
-            await poll.take(*refused)
-
-    async def _woken(self, poll: Poll, parked: Parked) -> Parked | None:
-        woken = trio.Event()
-        parked.when_woken(woken.set)
-        poll.is_parked = not woken.is_set()
-        try:
-            await woken.wait()
-        except trio.Cancelled:
-            parked.abandon()
-            raise
-        finally:
-            poll.is_parked = False
-        return await parked.resume()
 
     def _given(self, poll: Poll) -> None:
         receipts, is_read = poll.receipts, not poll.hangs_up
@@ -524,14 +470,6 @@ class History:
             await self._let_pass(1_000)
         raise OracleError("it is never all consumed")
 
-    def _dead_letters(self, group: str) -> list[bytes]:
-        self.bus.settle()
-        store, topic = self.bus.context.store, dead_letter_topic(group)
-        end = store.max_offset(topic, 0)
-        units = store.fetch(topic, 0, QueueOffset(0), end).units if end else ()
-        assert len(units) == end
-        return [store.read(unit.physical_offset).body for unit in units]
-
     def _waits(self, subscription: Subscription) -> bool:
         return any(poll.subscription == subscription for poll in self.polls)
 
@@ -544,44 +482,3 @@ class History:
 
     def _say(self, text: str) -> None:
         self.said.append(f"{self.outcome.steps} {self.bus.now_ms() % 10_000_000} {text}")
-
-
-def _expression(filter_: Filter) -> pb.FilterExpression:
-    kind = pb.SQL if filter_.is_sql else pb.TAG
-    return pb.FilterExpression(type=kind, expression=filter_.expression)
-
-
-def consume(seed: int, directory: Path, *, steps: int = 150, says_all: bool = False) -> Outcome:
-    """Make the history of a seed.
-
-    Raises:
-        OracleError: the broker broke a promise; with the seed and the last steps.
-    """
-    clock = trio.testing.MockClock()
-    history = History(seed, directory, clock)
-    schedule_by(seed)
-    try:
-        trio.run(history.run, steps, clock=clock)
-    except BaseException as error:
-        shown = history.said if says_all else history.said[-STEPS_SHOWN:]
-        text = "\n".join([*shown, f"python -m tests.broker.histories --seed {seed}"])
-        causes = _leaves(error)
-        if len(causes) == 1 and isinstance(causes[0], OracleError):
-            raise OracleError(f"{causes[0]}\n{text}") from causes[0]
-        error.add_note(text)
-        raise
-    return history.outcome
-
-
-def schedule_by(seed: int) -> None:
-    """Make trio's choice of who runs first, which is random, the same each time."""
-    # As hypothesis does it: there is no other way.
-    trio_run: Any = trio._core._run
-    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True
-    trio_run._r.seed(seed)
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if not isinstance(error, BaseExceptionGroup):
-        return [error]
-    return [leaf for inner in error.exceptions for leaf in _leaves(inner)]

@@ -23,8 +23,8 @@ from commitbus.broker.progress.queue_progress import InFlight, Lease, QueueProgr
 from commitbus.broker.receiving import locked_queue, taken, unordered
 from commitbus.broker.receiving.taken import Taken
 from tests.broker.histories import history
-from tests.broker.histories.history import consume
 from tests.broker.histories.oracle import OracleError
+from tests.broker.histories.seeds import consume
 
 SEEDS_MAX: Final = 40
 Plant = Callable[[pytest.MonkeyPatch], None]

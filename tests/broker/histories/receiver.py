@@ -5,14 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import Any, final
 
 import trio
 
-from commitbus.broker.rpc.call import Response
+from commitbus.broker.common.errors import REFUSALS
+from commitbus.broker.rpc.call import Call, Response, RpcError
+from commitbus.broker.rpc.exchange import begin
+from commitbus.broker.rpc.method import Method, Parked
+from commitbus.broker.rpc.outcome import refusal
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.reput import Arrival
+from tests.broker.histories.filters import filter_expression
 from tests.broker.histories.oracle import Receipt, Subscription
 from tests.broker.messaging.bus import parsed
 
@@ -46,6 +51,42 @@ class Poll:
             )
             for message in messages
         ]
+
+    async def carry(self, method: Method, call: Call, polling_s: int) -> None:
+        """Call the handler as a transport does."""
+        answer: Any = begin(method, call, (self._request(polling_s), call, self.take))
+        try:
+            parked = answer if isinstance(answer, Parked) else await answer
+            while parked is not None:
+                parked = await self._woken(parked)
+        except REFUSALS as error:
+            refused = refusal(error, method, call)
+            assert not isinstance(refused, RpcError), "receivers are refused by a response"
+            await self.take(*refused)
+
+    def _request(self, polling_s: int) -> pb.ReceiveMessageRequest:
+        request = pb.ReceiveMessageRequest(
+            batch_size=self.batch_size, attempt_id=self.attempt_id or None
+        )
+        request.group.name = self.subscription.group
+        request.message_queue.topic.name = self.subscription.topic
+        request.filter_expression.CopyFrom(filter_expression(self.subscription.filter))
+        request.invisible_duration.FromMilliseconds(self.invisible_ms)
+        request.long_polling_timeout.seconds = polling_s
+        return request
+
+    async def _woken(self, parked: Parked) -> Parked | None:
+        woken = trio.Event()
+        parked.when_woken(woken.set)
+        self.is_parked = not woken.is_set()
+        try:
+            await woken.wait()
+        except trio.Cancelled:
+            parked.abandon()
+            raise
+        finally:
+            self.is_parked = False
+        return await parked.resume()
 
     async def take(self, *responses: Response) -> None:
         """Be given responses, as a transport is."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.histories.history import consume
 from tests.broker.histories.outcome import Outcome
+from tests.broker.histories.seeds import consume
 
 SEEDS_PER_TEST = 4
 

@@ -42,11 +42,13 @@ from tests.broker.messaging.test_pull import (
     test_at_the_end_it_waits_for_the_next_message,
 )
 from tests.broker.messaging.test_receive import (
-    test_a_client_that_goes_while_messages_are_sent_gives_them_back,
     test_a_damaged_record_is_not_delivered_and_not_forgotten,
     test_a_tag_of_the_same_hash_is_skipped_as_well,
-    test_an_acknowledged_message_never_comes_again_after_a_restart,
     test_an_answer_never_holds_more_than_its_share_of_memory,
+)
+from tests.broker.messaging.test_redelivery import (
+    test_a_client_that_goes_while_messages_are_sent_gives_them_back,
+    test_an_acknowledged_message_never_comes_again_after_a_restart,
     test_an_unacknowledged_message_comes_again_when_its_time_is_over,
     test_what_became_visible_comes_before_what_is_new,
     test_who_waits_already_gets_what_a_client_that_went_gave_back,

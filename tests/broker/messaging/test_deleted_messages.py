@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+import pytest
 
 from commitbus.broker.messaging.context import MessagingContext
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as pb
+from commitbus.commitlog.errors import OffsetOutOfRangeError
 from commitbus.commitlog.types import PhysicalOffset
 
 FILE = 1 << 20
+Run = Callable[..., None]
 
 
 def delete_first_file(context: MessagingContext) -> int:
@@ -22,7 +27,7 @@ def delete_first_file(context: MessagingContext) -> int:
     return store.min_offset("T", 0)
 
 
-def test_a_group_below_the_beginning_goes_on_at_the_beginning(run: Callable[..., None]) -> None:
+def test_a_group_below_the_beginning_goes_on_at_the_beginning(run: Run) -> None:
     """What it had not seen is gone; what is left comes in order, once, and can be acknowledged."""
 
     async def scenario(bus: Any) -> None:
@@ -43,7 +48,7 @@ def test_a_group_below_the_beginning_goes_on_at_the_beginning(run: Callable[...,
     run(scenario)
 
 
-def test_a_group_whose_queue_is_empty_now_waits_for_news(run: Callable[..., None]) -> None:
+def test_a_group_whose_queue_is_empty_now_waits_for_news(run: Run) -> None:
     """Everything of a queue was deleted: the next message comes."""
 
     async def scenario(bus: Any) -> None:
@@ -57,7 +62,7 @@ def test_a_group_whose_queue_is_empty_now_waits_for_news(run: Callable[..., None
     run(scenario)
 
 
-def test_what_is_deleted_while_it_is_in_flight_counts_as_done(run: Callable[..., None]) -> None:
+def test_what_is_deleted_while_it_is_in_flight_counts_as_done(run: Run) -> None:
     """Acknowledged or not: it is not delivered again, and nothing waits for it."""
 
     async def scenario(bus: Any) -> None:
@@ -70,5 +75,63 @@ def test_what_is_deleted_while_it_is_in_flight_counts_as_done(run: Callable[...,
         assert b"b" not in rest.bodies
         await bus.ack(*rest.handles)
         assert bus.context.progress.get("G", "T", 0).in_flight_count == 0
+
+    run(scenario)
+
+
+def test_a_group_that_comes_after_the_beginning_was_deleted_sees_the_last_message(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As RocketMQ has it: what is left of an old queue is history."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1", b"2", b"3")
+        store = bus.context.store
+        monkeypatch.setattr(store, "min_offset", lambda *_: 1)
+        monkeypatch.setattr(type(store), "min_physical_offset", 100)
+        assert (await bus.receive(group="Late")).bodies == [b"3"]
+
+    run(scenario)
+
+
+def test_a_message_deleted_while_in_flight_is_done(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention does not wait for consumers, and nothing is left to deliver again."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1", b"2")
+        await bus.receive(invisible_s=5)
+        fetch = bus.context.store.fetch_cached
+        monkeypatch.setattr(
+            bus.context.store,
+            "fetch_cached",
+            lambda topic, queue_id, offset, *rest: fetch(topic, queue_id, max(offset, 1), *rest),
+        )
+        await bus.sleep(6)
+        assert (await bus.receive()).bodies == [b"2"]
+        assert bus.context.progress.get("G", "T", 0).committed_offset == 1
+
+    run(scenario)
+
+
+def test_a_message_deleted_while_it_is_read_is_done(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue still named it, the log has it no longer."""
+
+    async def scenario(bus: Any) -> None:
+        await bus.send(b"1", b"2")
+        store = bus.context.store
+        read = store.read_cached
+
+        def unless_deleted(call: Any, physical_offset: int, *arguments: int) -> Any:
+            if physical_offset == 0:
+                raise OffsetOutOfRangeError("physical offset", 0, 1, 2)
+            return call(physical_offset, *arguments)
+
+        monkeypatch.setattr(store, "read_cached", partial(unless_deleted, read))
+        assert (await bus.receive()).bodies == [b"2"]
+        assert bus.context.progress.get("G", "T", 0).committed_offset == 1
 
     run(scenario)

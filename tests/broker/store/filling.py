@@ -9,9 +9,10 @@ from typing import Final, final
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.commitlog.file_system import RealFileSystem
 from commitbus.commitlog.retention import RetentionPolicy
-from commitbus.commitlog.types import OutgoingMessage, PhysicalOffset
+from commitbus.commitlog.types import AppendResult, OutgoingMessage, PhysicalOffset
 
 FILE: Final = 1 << 16
+PATIENCE_S: Final = 20
 Make = Callable[..., OutgoingMessage]
 # Every hour of the day, so that no test depends on the time zone.
 EXPIRY: Final = RetentionPolicy(delete_hours=frozenset(range(24)))
@@ -38,10 +39,11 @@ def fill(store: MessageStore, make: Make, files: int, topic: str = "TopicA") -> 
     settle(store)
 
 
-def settle(store: MessageStore) -> None:
-    """Wait until everything is dispatched and durable."""
-    assert store.durable_watermark.wait(store.end_offset, 20)
-    assert store.dispatched.wait(store.end_offset, 20)
+def settle(store: MessageStore, result: AppendResult | None = None) -> None:
+    """Wait until a message, or everything, is dispatched and durable."""
+    end = store.end_offset if result is None else result.end_offset
+    assert store.durable_watermark.wait(end, PATIENCE_S)
+    assert store.dispatched.wait(end, PATIENCE_S)
 
 
 def bases(store_dir: Path) -> list[int]:

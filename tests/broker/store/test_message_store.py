@@ -8,44 +8,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from commitbus.broker.store import reput, store_reader
+from commitbus.broker.store import store_reader
 from commitbus.broker.store.check import check_store
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.message_store import Arrival, MessageStore
 from commitbus.commitlog.errors import (
-    CorruptRecordError,
-    DiskFullError,
-    FlushFailedError,
     MessageRefusedError,
     NotAStoreError,
-    OffsetOutOfRangeError,
-    QueryTooWideError,
     StoreClosedError,
     StoreLockedError,
-    StoreReadOnlyError,
 )
 from commitbus.commitlog.file_system import RealFileSystem
-from commitbus.commitlog.record_format import decode_record, offset_message_id, tags_code
-from commitbus.commitlog.types import AppendResult, OutgoingMessage, PhysicalOffset, QueueOffset
+from commitbus.commitlog.record_format import decode_record, tags_code
+from commitbus.commitlog.types import OutgoingMessage, QueueOffset
 from commitbus.flush.policy import FlushMode
 from commitbus.flush.watermark_file import read_durable_watermark
-from commitbus.indexfile.index_format import KeyKind
+from tests.broker.store.filling import PATIENCE_S, settle
 
-PATIENCE_S = 20
 FOREVER_MS = 1 << 62
 
 OpenStore = Callable[..., MessageStore]
 MakeMessage = Callable[..., OutgoingMessage]
-
-
-def settle(store: MessageStore, result: AppendResult) -> None:
-    """Wait until a message is durable and can be fetched."""
-    assert store.durable_watermark.wait(result.end_offset, PATIENCE_S)
-    assert store.dispatched.wait(result.end_offset, PATIENCE_S)
 
 
 @pytest.mark.parametrize("mode", FlushMode)
@@ -170,114 +156,6 @@ def test_the_watermark_is_there_for_other_processes(
     assert watermark == store.durable_watermark.offset == result.end_offset
 
 
-def test_messages_are_found_by_key_tag_and_unique_key(
-    open_store: OpenStore, make_message: MakeMessage
-) -> None:
-    """Newest first, and only those that really have the key: "Aa" and "BB" hash alike in Java."""
-    store = open_store()
-    messages = [
-        make_message(
-            "TopicA" if i % 2 else "TopicB",
-            body=b"%d" % i,
-            KEYS=f"k{i // 2} {'Aa' if i < 10 else 'BB'}",
-            TAGS="even" if i % 2 == 0 else "odd",
-            UNIQ_KEY=f"id{i // 2}",
-        )
-        for i in range(20)
-    ]
-    settle(store, [store.put(message) for message in messages][-1])
-
-    def by_key(topic: str, key: str, count: int, kind: KeyKind = KeyKind.KEY) -> list[int]:
-        records = store.query_by_key(topic, key, 0, FOREVER_MS, count, kind=kind)
-        return [int(record.body) for record in records]
-
-    assert by_key("TopicA", "k3", 9) == [7]
-    assert by_key("TopicB", "k3", 9) == [6]
-    assert by_key("TopicA", "Aa", 9) == [9, 7, 5, 3, 1]
-    assert by_key("TopicA", "BB", 2) == [19, 17]
-    assert by_key("TopicA", "Aa", 2) == [9, 7]
-    assert by_key("TopicA", "Aa", 0) == []
-    assert by_key("TopicA", "odd", 3, KeyKind.TAG) == [19, 17, 15]
-    assert by_key("TopicA", "odd", 3) == by_key("TopicA", "even", 3, KeyKind.TAG) == []
-    assert [int(r.body) for r in store.query_by_unique_key("TopicB", "id4")] == [8]
-    assert store.query_by_unique_key("TopicB", "k4") == []
-    assert store.query_by_key("TopicA", "Aa", 0, 5, 9) == []
-
-
-def test_a_search_may_leave_bodies_out(open_store: OpenStore, make_message: MakeMessage) -> None:
-    """They may have 4 MiB each, and any number of messages the same key."""
-    store = open_store()
-    results = [store.put(make_message(body=b"%d" % n, KEYS="k", UNIQ_KEY="u")) for n in range(3)]
-    settle(store, results[-1])
-    records = store.query_by_key("TopicA", "k", 0, FOREVER_MS, 9, with_bodies=False)
-    assert [(record.queue_offset, record.body) for record in records] == [
-        (2, b""),
-        (1, b""),
-        (0, b""),
-    ]
-    assert [record.body for record in store.query_by_unique_key("TopicA", "u", 2)] == [b"2", b"1"]
-    records = store.query_by_unique_key("TopicA", "u", with_bodies=False)
-    assert [record.body for record in records] == [b""] * 3
-
-
-def test_a_search_goes_on_before_a_place_in_the_log(
-    open_store: OpenStore, make_message: MakeMessage
-) -> None:
-    """Pages of a long list: what the pages before held is not read again."""
-    store = open_store()
-    results = [store.put(make_message(body=b"%d" % n, KEYS="k")) for n in range(30)]
-    settle(store, results[-1])
-    before = results[20].physical_offset
-    records = store.query_by_key("TopicA", "k", 0, FOREVER_MS, 3, before=before)
-    assert [record.body for record in records] == [b"19", b"18", b"17"]
-    first = results[0].physical_offset
-    assert store.query_by_key("TopicA", "k", 0, FOREVER_MS, 3, before=first) == []
-
-
-def test_a_search_that_finds_too_many_others_is_given_up(
-    open_store: OpenStore, make_message: MakeMessage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Anybody can make a key that hashes like one that millions of messages have."""
-    monkeypatch.setattr(store_reader, "_OTHERS_MAX", 20)
-    store = open_store()
-    settle(store, [store.put(make_message(KEYS="Aa")) for _ in range(30)][-1])
-    assert len(store.query_by_key("TopicA", "Aa", 0, FOREVER_MS, 99)) == 30
-    with pytest.raises(QueryTooWideError):
-        store.query_by_key("TopicA", "BB", 0, FOREVER_MS, 1)
-
-
-def test_an_offset_id_is_checked_before_it_is_followed(
-    open_store: OpenStore, make_message: MakeMessage
-) -> None:
-    """An id comes from outside: any place may be named in it."""
-    store = open_store()
-    results = [store.put(make_message(body=b"%d" % i)) for i in range(3)]
-    settle(store, results[-1])
-    host = store.read(results[1].physical_offset).store_host
-    assert store.read_by_offset_id(offset_message_id(host, results[1].physical_offset)).body == b"1"
-    for wrong in ("", "zz" * 16, "00" * 15, "00" * 17):
-        with pytest.raises(ValueError, match="hex"):
-            store.read_by_offset_id(wrong)
-    for outside in (-1, results[-1].end_offset, 1 << 62):
-        with pytest.raises(OffsetOutOfRangeError):
-            store.read_by_offset_id(offset_message_id(host, PhysicalOffset(outside)))
-    inside = PhysicalOffset(results[1].physical_offset + 1)
-    with pytest.raises(CorruptRecordError):
-        store.read_by_offset_id(offset_message_id(host, inside))
-
-
-def test_offsets_are_found_by_time(open_store: OpenStore, make_message: MakeMessage) -> None:
-    """The first message stored at or after a time, for times between and outside too."""
-    times = [1000, 1000, 1005, 1005, 1005, 2000]
-    clock = _Clock(times)
-    store = open_store(clock=clock)
-    for clock.index in range(len(times)):
-        settle(store, store.put(make_message()))
-    expected = {0: 0, 1000: 0, 1001: 2, 1005: 2, 1006: 5, 2000: 5, 2001: 6, FOREVER_MS: 6}
-    for timestamp, offset in expected.items():
-        assert store.offset_by_timestamp("TopicA", 0, timestamp) == offset
-
-
 def test_a_closed_store_is_found_again_as_it_was(
     open_store: OpenStore, make_message: MakeMessage
 ) -> None:
@@ -345,114 +223,6 @@ def test_a_store_has_one_writer(open_store: OpenStore, store_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", FlushMode)
-def test_a_failed_fsync_ends_everything(
-    mode: FlushMode,
-    open_store: OpenStore,
-    make_message: MakeMessage,
-    faulty_files: Any,
-    store_dir: Path,
-) -> None:
-    """No waiter is told, no message taken, the failure heard once; the next start recovers."""
-    store = open_store(mode, faulty_files)
-    good = store.put(make_message(body=b"good"))
-    settle(store, good)
-    failures: list[Exception] = []
-    heard = threading.Event()
-    store.add_failure_listener(failures.append)
-    store.add_failure_listener(lambda _: heard.set())
-    faulty_files.failing_sync = store_dir / "commitlog"
-    bad = store.put(make_message(body=b"bad"))
-    with pytest.raises(FlushFailedError, match="Input/output error"):
-        store.durable_watermark.wait(bad.end_offset, PATIENCE_S)
-    assert heard.wait(PATIENCE_S)
-    faulty_files.failing_sync = None
-    with pytest.raises(StoreReadOnlyError):
-        store.put(make_message())
-    late: list[Exception] = []
-    store.add_failure_listener(late.append)
-    assert late == failures[:1] == [store.failure]
-    assert store.durable_watermark.offset == good.end_offset
-    store.close()
-    assert (store_dir / "abort").exists()
-    again = open_store()
-    assert "after an unclean stop" in again.recovery_summary
-    assert again.read(good.physical_offset).body == b"good"
-
-
-@pytest.mark.parametrize("failing", ["consumequeue", "index", "commitbus"])
-def test_a_failed_fsync_of_anything_makes_the_store_read_only(
-    failing: str,
-    open_store: OpenStore,
-    make_message: MakeMessage,
-    faulty_files: Any,
-    store_dir: Path,
-) -> None:
-    """Of queues, index and watermark too; a start afterwards finds every message."""
-    store = open_store(file_system=faulty_files)
-    settle(store, store.put(make_message(KEYS="k")))
-    heard = threading.Event()
-    store.add_failure_listener(lambda _: heard.set())
-    faulty_files.failing_sync = store_dir / failing
-    result = store.put(make_message(KEYS="k"))
-    assert heard.wait(PATIENCE_S)
-    assert isinstance(store.failure, FlushFailedError)
-    for put in (store.put, lambda message: store.put_batch([message])):
-        with pytest.raises(StoreReadOnlyError, match="Input/output error"):
-            put(make_message())
-    assert store.read(result.physical_offset).topic == "TopicA"
-    store.close()
-    faulty_files.failing_sync = None
-    with MessageStore.open(store_dir) as again:
-        assert "after an unclean stop" in again.recovery_summary
-        assert again.max_offset("TopicA", 0) == 2
-
-
-def test_a_full_disk_refuses_messages_until_there_is_room(
-    open_store: OpenStore,
-    make_message: MakeMessage,
-    faulty_files: Any,
-    store_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A message whose queue has no room waits; more are refused; with room all goes on."""
-    monkeypatch.setattr(reput, "FULL_DISK_RETRY_S", 0.01)
-    store = open_store(file_system=faulty_files)
-    settle(store, store.put(make_message("TopicA")))
-    faulty_files.full_below = store_dir / "consumequeue"
-    waiting = store.put(make_message("TopicB"))
-    while store.full_disk is None:
-        assert not store.dispatched.wait(waiting.end_offset, 0.001)
-    for topic in ("TopicA", "TopicB"):
-        with pytest.raises(DiskFullError):
-            store.put(make_message(topic))
-    assert store.failure is None
-    faulty_files.full_below = None
-    assert store.dispatched.wait(store.end_offset, PATIENCE_S)
-    result = store.put(make_message("TopicB"))
-    settle(store, result)
-    assert store.max_offset("TopicB", 0) == result.queue_offset + 1
-
-
-def test_a_full_disk_keeps_the_index_waiting_not_the_messages(
-    open_store: OpenStore, make_message: MakeMessage, faulty_files: Any, store_dir: Path
-) -> None:
-    """The index catches up by itself."""
-    store = open_store(file_system=faulty_files)
-    faulty_files.full_below = store_dir / "index"
-    settle(store, [store.put(make_message(KEYS=f"k{i}")) for i in range(20)][-1])
-    assert store.query_by_key("TopicA", "k0", 0, FOREVER_MS, 1) == []
-    faulty_files.full_below = None
-    store.close()
-    store = open_store()
-    for _ in range(1000):
-        result = store.put(make_message())
-        settle(store, result)
-        if store.query_by_key("TopicA", "k19", 0, FOREVER_MS, 1):
-            break
-    assert len(store.query_by_key("TopicA", "k0", 0, FOREVER_MS, 1)) == 1
-
-
-@pytest.mark.parametrize("mode", FlushMode)
 def test_a_listener_that_raises_harms_nobody_else(
     mode: FlushMode,
     open_store: OpenStore,
@@ -517,17 +287,6 @@ def test_a_deleted_topic_has_no_queues(open_store: OpenStore, make_message: Make
     result = store.put(make_message("Gone"))
     settle(store, result)
     assert result.queue_offset == store.min_offset("Gone", 0) == 3
-
-
-class _Clock:
-    def __init__(self, times: list[int]) -> None:
-        self.times, self.index = times, 0
-
-    def now_ms(self) -> int:
-        return self.times[self.index]
-
-    def monotonic_s(self) -> float:
-        return 0.0
 
 
 @pytest.mark.parametrize(
