@@ -8,7 +8,6 @@ import numpy as np
 
 from commitbus.commitlog import record_format
 from commitbus.commitlog.index_keys import index_key_texts, key_hash
-from commitbus.commitlog.kernels import compiled
 from commitbus.commitlog.kernels.columns import (
     COLUMNS,
     POSITION,
@@ -26,22 +25,13 @@ from commitbus.commitlog.kernels.columns import (
     TopicTable,
     split_units,
 )
+from commitbus.commitlog.kernels.compiled import append, grouping, index_entries, names, scan
 
 _SLOT_BYTES: Final = 4
-_SHARED_CONSTANTS: Final = (
-    "MESSAGE_MAGIC_CODE_V1",
-    "MESSAGE_MAGIC_CODE_V2",
-    "MIN_RECORD_BYTES",
-    "BORN_HOST_IPV6_FLAG",
-    "STORE_HOST_IPV6_FLAG",
-    "TRANSACTION_FLAGS",
-    "TRANSACTION_PREPARED",
-    "TRANSACTION_ROLLED_BACK",
-    "ZERO_RUN_BYTES",
-    "CRC_MASK",
-)
-for _name in _SHARED_CONSTANTS:
-    assert getattr(compiled, _name) == getattr(record_format, _name), f"{_name} differs"
+for _module in (append, grouping, names, scan):
+    for _name, _value in vars(_module).items():
+        if _name.isupper() and not _name.startswith("_"):
+            assert _value == getattr(record_format, _name), f"{_module.__name__}.{_name} differs"
 
 
 @final
@@ -67,7 +57,7 @@ class NumbaKernels:
         address = _address(view)
         row = 0
         while True:
-            row = compiled.scan(
+            row = scan.scan(
                 address, len(view), base_offset, position, row, table.shape[1], verify_crc,
                 topics.slots, topics.starts, topics.data, table, unknown,
             )  # fmt: skip
@@ -87,11 +77,11 @@ class NumbaKernels:
         table, topics = records.table, records.topics
         count = len(records)
         codes, counts = np.empty(count, np.int64), np.empty(count, np.int64)
-        hashes = np.empty(compiled.hashes_max(table), np.int32)
+        hashes = np.empty(names.hashes_max(table), np.int32)
         address = _address(view)
         row = hash_count = 0
         while True:
-            stopped, hash_count = compiled.dispatch(
+            stopped, hash_count = names.dispatch(
                 address, table, row, topics.key_states, codes, counts, hashes, hash_count
             )
             if stopped == count:
@@ -119,7 +109,7 @@ class NumbaKernels:
     ) -> None:
         """Store records next to each other, hidden by the first one's size."""
         # Copied, because columns of a table are neither contiguous nor always writable.
-        stored = compiled.append_records(
+        stored = append.append_records(
             _address(view), _address(records), np.array(body_bytes), np.array(properties_bytes),
             _address(last_properties), len(last_properties),
             _address(header), len(header), _address(topic), len(topic),
@@ -140,7 +130,7 @@ class NumbaKernels:
         begins: tuple[int, int],
     ) -> int:
         """Make index entries, each at the head of its slot's chain."""
-        return compiled.append_index_entries(
+        return index_entries.append_index_entries(
             _address(slots), len(slots) // _SLOT_BYTES, _address(changed_pages), _address(entries),
             start, key_hashes, physical_offsets, store_timestamps, *begins,
         )  # fmt: skip
@@ -158,7 +148,7 @@ def _group_units(records: RecordColumns, base_offset: int, codes: Int64s) -> lis
     count = len(records)
     units = np.empty(UNIT_BYTES * count, np.uint8)
     queue_offsets, table = np.empty(count, np.int64), np.empty((count, 5), np.int64)
-    queue_count = compiled.group_units(
+    queue_count = grouping.group_units(
         records.table, base_offset, codes, units, queue_offsets, table
     )
     queues = table[:queue_count].tolist()
