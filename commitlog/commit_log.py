@@ -55,7 +55,6 @@ from commitbus.commitlog.record_format import (
     STORE_HOST_IPV6_FLAG,
     TRANSACTION_PREPARED,
     ZERO_RUN_BYTES,
-    host_flags,
 )
 from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 from commitbus.commitlog.topics import Topics
@@ -180,9 +179,8 @@ class CommitLog(LogReader):
             MessageRefusedError: The message breaks a limit. Nothing was appended.
             DiskFullError: The next file could not be created. Later appends try again.
             FlushFailedError: Nor could it be made durable. Likewise: nothing was in it.
-            StoreReadOnlyError: A flush failed, the thread that prepares files died, or the log was
-                opened for reading.
-            ThreadDiedError: That thread died while this call waited for it. Nothing was appended.
+            ThreadDiedError: The thread that prepares files died meanwhile. Nothing was appended.
+            StoreReadOnlyError: It had died, a flush failed, or the log was opened for reading.
             ReadFailedError: The disk does not give back the page where the log goes on. Likewise.
             OutOfResourcesError: The process may open no more files. Later appends try again.
             StoreClosedError: The log was closed.
@@ -273,12 +271,7 @@ class CommitLog(LogReader):
         if not len(batch):
             raise ValueError("the batch has no record")
         topic = self._topics[batch.topic]
-        flags = host_flags(batch.born_host, self._store_host)
-        # Bytes of every record besides its body and properties.
-        more = HEADER_FORMATS[flags].size + len(topic.prefixed) + PROPERTIES_LENGTH.size
-        total = len(batch.records) + len(batch.last_properties) + more * len(batch)
-        first_size = int(batch.body_bytes[0] + batch.properties_bytes[0]) + more
-        first_size = first_size if len(batch) > 1 else total
+        total, first_size = batch.stored_bytes(len(topic.prefixed), self._store_host)
         chosen = kernels(len(batch))
         with self._lock:
             if self._position + total > self._limit:

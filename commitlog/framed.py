@@ -27,6 +27,7 @@ from commitbus.commitlog.record_format import (
     HEADER_FORMATS,
     HOST_FLAGS,
     MAX_PROPERTIES_BYTES,
+    PROPERTIES_LENGTH,
     ZERO_RUN,
     ZERO_RUN_BYTES,
     host_flags,
@@ -97,6 +98,19 @@ class FramedBatch:
             0, magic_code, 0, self.queue_id, 0, 0, 0, flags, self.born_timestamp, *self.born_host,
             store_timestamp, *store_host, 0, 0, 0,
         )  # fmt: skip
+
+    def stored_bytes(self, topic_bytes: int, store_host: Host) -> tuple[int, int]:
+        """Return the bytes that all records take in a log, and the first one.
+
+        `topic_bytes`: of the topic with the length before it.
+        """
+        # Bytes of every record besides its body and properties.
+        header = HEADER_FORMATS[host_flags(self.born_host, store_host)]
+        more = header.size + topic_bytes + PROPERTIES_LENGTH.size
+        total = len(self.records) + len(self.last_properties) + more * len(self)
+        if len(self) == 1:
+            return total, total
+        return total, int(self.body_bytes[0] + self.properties_bytes[0]) + more
 
     def _check_limit(self, what: str, sizes: Int64s, maximum: int) -> None:
         if sizes.min() < 0:
