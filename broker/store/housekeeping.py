@@ -20,17 +20,16 @@ from pathlib import Path
 from typing import Final, final
 
 from commitbus.broker.store.layout import LOG
+from commitbus.broker.store.sealing import Sealing
 from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.commit_log import CommitLog
 from commitbus.commitlog.errors import (
-    CorruptRecordError,
     DiskFullError,
     DiskRatioError,
     StoreError,
 )
 from commitbus.commitlog.file_ages import FileAges
 from commitbus.commitlog.file_system import FileSystem
-from commitbus.commitlog.mapped_file import MappedFile
 from commitbus.commitlog.retention import (
     DiskUsage,
     RetentionPolicy,
@@ -43,7 +42,7 @@ from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 from commitbus.commitlog.types import PhysicalOffset
 from commitbus.consumequeue.consume_queue_store import ConsumeQueueStore
 from commitbus.flush.doorbell import Doorbell
-from commitbus.flush.sealed import SealedSegment, SealedSegments, describe, read_manifest
+from commitbus.flush.sealed import SealedSegment
 from commitbus.flush.watermark import Watermark
 from commitbus.indexfile.index_service import IndexService
 
@@ -100,19 +99,8 @@ class Housekeeping:
         self._durable, self._dispatched, self._on_roll = durable, dispatched, on_roll
         self._before_deletion = before_deletion
         self._clock, self._file_system = clock, file_system
-        self._sealed = SealedSegments(store, file_system)
+        self._sealing = Sealing(store, log, durable, clock, file_system)
         self._ages = FileAges(store, clock, file_system)
-        # The file that is written, and when on the monotonic clock a record was first seen in it.
-        self._begun: tuple[int, float] | None = None
-        self._unsealable: set[int] = set()
-        self._seal_from = 0
-        self._is_loaded = False
-        # Recovery may have cut into a file that was sealed: its manifest is void.
-        self._full_at_start = frozenset(
-            file.base_offset
-            for file in log.local_files
-            if file.base_offset + file.size_bytes <= durable.offset
-        )
         self.refusal: DiskRatioError | None = None
         """Why messages are refused until there is room, None while they are not. No property:
         every message asks."""
@@ -132,7 +120,7 @@ class Housekeeping:
 
     def flushed(self, durable: PhysicalOffset) -> None:
         """Hear how far the log is durable. Returns at once."""
-        if durable - self._seal_from >= self._log.file_size:
+        if durable - self._sealing.looked_to >= self._log.file_size:
             self._bell.ring()
 
     def stop(self) -> None:
@@ -145,8 +133,8 @@ class Housekeeping:
         """Do a whole round now, on this thread."""
         try:
             self._round()
-            while not self._stopping and (file := self._next_unsealed()) is not None:
-                self.seal(PhysicalOffset(file.base_offset))
+            while not self._stopping and (base_offset := self._sealing.next_unsealed()) is not None:
+                self.seal(base_offset)
                 self._retain()
         except (StoreError, OSError) as error:
             _logger.warning("housekeeping is put off", extra={"reason": str(error)})
@@ -160,21 +148,7 @@ class Housekeeping:
             OSError: The manifest could not be written.
         """
         with self._guard:
-            self._load()
-            if self._sealed.max_store_timestamp(base_offset) is not None:
-                return read_manifest(self._store, base_offset, self._file_system)
-            begins = (file for file in self._log.local_files if file.base_offset == base_offset)
-            if (file := next(begins, None)) is None:
-                return None
-            try:
-                segment = describe(file, self._file_system, self._let_others_work)
-            except CorruptRecordError as error:
-                self._unsealable.add(base_offset)
-                _logger.exception("a full log file is damaged", extra={"reason": str(error)})
-                return None
-            if segment is not None:
-                self._sealed.write(segment)
-        return segment
+            return self._sealing.seal(base_offset, self._let_others_work)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -183,55 +157,21 @@ class Housekeeping:
 
     def _round(self) -> None:
         with self._guard:
-            self._load()
-            self._sealed.forget_lost()
+            self._sealing.forget_lost()
         self._retain()
         if self._is_seal_due() and self._log.roll() is not None:
             self._on_roll()
 
-    def _load(self) -> None:
-        """Read the manifests, once: not at the start, which nothing of this may delay."""
-        if not self._is_loaded:
-            self._sealed.load(self._log.file_size, self._full_at_start)
-            self._is_loaded = True
-
-    # Sealing
-
-    def _next_unsealed(self) -> MappedFile | None:
-        """Return the oldest file that is full and durable and has no manifest."""
-        durable = self._durable.offset
-        for file in self._log.local_files:
-            end = file.base_offset + file.size_bytes
-            if end > durable:
-                break
-            # Noted before the attempt: if that fails, the next round is soon enough.
-            self._seal_from = end
-            is_sealed = self._sealed.max_store_timestamp(file.base_offset) is not None
-            if not is_sealed and file.base_offset not in self._unsealable:
-                return file
-        return None
+    def _is_seal_due(self) -> bool:
+        """Return whether the file that is written is to be ended. Never where room is short."""
+        if not self._seal_after_ms or self.refusal is not None:
+            return False
+        age_ms = self._sealing.age_of_last_ms()
+        return age_ms is not None and age_ms >= self._seal_after_ms
 
     def _let_others_work(self) -> bool:
         self._sleep(_OTHERS_TURN_S)
         return not self._stopping
-
-    def _is_seal_due(self) -> bool:
-        """Return whether the file that is written is to be ended. Never where room is short.
-
-        Its age is what its first record says, or the time since that was first seen if the clock
-        was set back meanwhile: a file that is ended too early does no harm, one that never is does.
-        """
-        files = self._log.local_files
-        if not self._seal_after_ms or not files or self.refusal is not None:
-            return False
-        stored_at = self._first_store_timestamp(files[-1])
-        if stored_at is None:
-            return False
-        now_s = self._clock.monotonic_s()
-        if self._begun is None or self._begun[0] != files[-1].base_offset:
-            self._begun = (files[-1].base_offset, now_s)
-        seen_ms = (now_s - self._begun[1]) * 1000
-        return max(seen_ms, self._clock.now_ms() - stored_at) >= self._seal_after_ms
 
     # Retention
 
@@ -262,7 +202,7 @@ class Housekeeping:
             # It is to get room that files go. The units tell the same.
             _logger.warning("queue ends are not noted", extra={"reason": str(error)})
         # The manifest first: one of a file that is gone would be a lie.
-        self._sealed.delete_before(offset)
+        self._sealing.delete_before(offset)
         count = self._log.delete_before(offset)
         _logger.info(
             "log files deleted", extra={"count": count, "min_offset": self._log.min_offset}
@@ -287,7 +227,7 @@ class Housekeeping:
     def _deletable_files(self) -> list[StoredFile]:
         """Return every file that at most readers still use, oldest first."""
         ended = self._log.local_files[:-1]
-        self._ages.look([file.base_offset for file in ended], self._last_store_timestamp)
+        self._ages.look([file.base_offset for file in ended], self._sealing.last_store_timestamp)
         needed_from = min(self._dispatched.offset, self._durable.offset)
         return [
             StoredFile(
@@ -298,23 +238,6 @@ class Housekeeping:
             for file in ended
             if file.base_offset + file.size_bytes <= needed_from
         ]
-
-    def _last_store_timestamp(self, base_offset: int) -> int | None:
-        """Return when the last record of an ended file was stored, None if that cannot be told."""
-        last = self._sealed.max_store_timestamp(base_offset)
-        if last is not None:
-            return last
-        # Not sealed yet, or damaged: no younger than the first record behind it.
-        behind = (file for file in self._log.local_files if file.base_offset > base_offset)
-        firsts = map(self._first_store_timestamp, behind)
-        return next((first for first in firsts if first is not None), None)
-
-    def _first_store_timestamp(self, file: MappedFile) -> int | None:
-        """Return when the first record of a file was stored, None if that cannot be told."""
-        try:
-            return self._log.store_timestamp(PhysicalOffset(file.base_offset))
-        except StoreError:
-            return None
 
     def _look_at_disk(self) -> DiskUsage | None:
         """Set whether messages are refused; return how full the disk is, None if unlimited."""

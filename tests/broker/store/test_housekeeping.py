@@ -352,7 +352,7 @@ def test_a_file_that_was_never_sealed_is_as_old_as_the_next_one_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Retention does not wait for sealing."""
-    monkeypatch.setattr("commitbus.broker.store.housekeeping.describe", lambda *_: None)
+    monkeypatch.setattr("commitbus.broker.store.sealing.describe", lambda *_: None)
     store = open_store(retention=EXPIRY)
     fill(store, make_message, 1)
     clock.ms += HOUR_MS
