@@ -24,13 +24,11 @@ from commitbus.broker.store.housekeeping import Housekeeping
 from commitbus.broker.store.layout import (
     INDEX,
     LOG,
-    NOTES,
     check_directory,
     make_directory,
     tree_bytes,
-    was_closed_cleanly,
 )
-from commitbus.broker.store.ownership import Ownership
+from commitbus.broker.store.ownership import Ownership, take_over
 from commitbus.broker.store.reput import Arrival, Reput
 from commitbus.broker.store.start import Recovery, StoreParts, open_parts, recover
 from commitbus.broker.store.store_reader import (
@@ -222,13 +220,7 @@ class MessageStore(StoreReader):
         check_directory(directory, file_system, may_be_new=True)
         make_directory(directory, file_system)
         with ExitStack() as undo:
-            ownership = Ownership(directory, file_system)
-            undo.callback(ownership.release)
-            # The mark comes before any change, so that the next start sees if this one is killed.
-            is_clean = was_closed_cleanly(directory, file_system)
-            # The name of the notes' directory becomes durable with the mark.
-            file_system.make_directories(directory / NOTES)
-            ownership.mark_in_use()
+            ownership, is_clean = take_over(directory, file_system, undo)
             parts = open_parts(
                 directory, config,
                 clock=clock, file_system=file_system, threads=threads, clean=is_clean, undo=undo,

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, final
 
-from commitbus.broker.store.layout import ABORT, LOCK
+from commitbus.broker.store.layout import ABORT, LOCK, NOTES, was_closed_cleanly
 from commitbus.commitlog.errors import FlushFailedError, StoreLockedError
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.mapped_file import raise_refusal
@@ -102,3 +103,18 @@ class Ownership:
                 raise
         finally:
             file.close()
+
+
+def take_over(directory: Path, file_system: FileSystem, undo: ExitStack) -> tuple[Ownership, bool]:
+    """Own a store, marked as in use; return whether the last writer had closed it, too.
+
+    `undo` gives it up should the start fail later. Raises as `Ownership` and its `mark_in_use`.
+    """
+    ownership = Ownership(directory, file_system)
+    undo.callback(ownership.release)
+    # The mark comes before any change, so that the next start sees if this one is killed.
+    is_clean = was_closed_cleanly(directory, file_system)
+    # The name of the notes' directory becomes durable with the mark.
+    file_system.make_directories(directory / NOTES)
+    ownership.mark_in_use()
+    return ownership, is_clean

@@ -19,10 +19,11 @@ be derived anew (queues or index files were removed), the checkpoint is lowered 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
+from commitbus.broker.store.checkpoint_withdrawal import CheckpointWithdrawal
 from commitbus.broker.store.config import StoreConfig
 from commitbus.broker.store.layout import (
     CUT,
@@ -41,7 +42,6 @@ from commitbus.commitlog.errors import (
     CorruptRecordError,
     FlushFailedError,
     OffsetOutOfRangeError,
-    StoreError,
 )
 from commitbus.commitlog.file_system import FileSystem
 from commitbus.commitlog.recovery import (
@@ -64,7 +64,6 @@ from commitbus.indexfile.index_service import IndexService
 _DISPATCH_RECORDS: Final = 4096
 _OPEN_FILES_MAX: Final = 8192
 _INDEX_BEHIND_WORTH_SAYING: Final = 16 << 20
-_NEVER: Final = 1 << 63
 
 
 @final
@@ -184,29 +183,17 @@ def recover(
         OSError: A file cannot be read or written.
     """
     started_s = clock.monotonic_s()
-    log, queues, index = parts.log, parts.queues, parts.index
+    log, queues = parts.log, parts.queues
     checkpoint = read_checkpoint(store, file_system) or StoreCheckpoint()
     watermark = read_durable_watermark(store, file_system)
-    if is_clean:
-        outcome = recover_normally(
-            log, durable_watermark=watermark, cut_directory=store / CUT, on_progress=on_progress
-        )
-        if queues.dispatched_to > log.end_offset:
-            queues.truncate(log.end_offset)
-    else:
-        outcome = _recover_after_crash(
-            parts, store, watermark, checkpoint, file_system=file_system, on_progress=on_progress
-        )
+    outcome = _recover_log(
+        parts, store, watermark, checkpoint,
+        is_clean=is_clean, file_system=file_system, on_progress=on_progress,
+    )  # fmt: skip
     begin, end = log.min_offset, log.end_offset
     queues.settle_deleted(begin, end)
     queues.delete_before(begin)
-    if index.dispatched_to >= end:
-        index.truncate(end)
-    # Entries of messages that are gone must not come back at the next power cut, when others have
-    # their places in the log. Nothing to do after a clean stop.
-    index.flush_cuts()
-    index.delete_before(begin)
-    index_from = PhysicalOffset(min(max(index.dispatched_to, begin), end))
+    index_from = _settle_index(parts.index, begin, end)
     withdrawal = CheckpointWithdrawal(log, checkpoint_file, checkpoint)
     withdrawal.withdraw_index(index_from)
     dispatched, lacked_units = _dispatch(parts, withdrawal, outcome, on_progress)
@@ -228,17 +215,25 @@ def recover(
     )
 
 
-def _recover_after_crash(
+def _recover_log(
     parts: StoreParts,
     store: Path,
     watermark: PhysicalOffset | None,
     checkpoint: StoreCheckpoint,
     *,
+    is_clean: bool,
     file_system: FileSystem,
     on_progress: Progress,
 ) -> RecoveryOutcome:
     """Recover the log, and cut queues and index back to what is vouched for. As `recover`."""
     log, queues = parts.log, parts.queues
+    if is_clean:
+        outcome = recover_normally(
+            log, durable_watermark=watermark, cut_directory=store / CUT, on_progress=on_progress
+        )
+        if queues.dispatched_to > log.end_offset:
+            queues.truncate(log.end_offset)
+        return outcome
     _sync_notes(store, file_system)
     queues.deleted.write_again()
     flushed = read_flushed_offsets(store, checkpoint, watermark, file_system)
@@ -263,6 +258,19 @@ def _recover_after_crash(
     return outcome
 
 
+def _settle_index(
+    index: IndexService, begin: PhysicalOffset, end: PhysicalOffset
+) -> PhysicalOffset:
+    """Cut the index to messages of the log; return where reput goes on filling it."""
+    if index.dispatched_to >= end:
+        index.truncate(end)
+    # Entries of messages that are gone must not come back at the next power cut, when others have
+    # their places in the log. Nothing to do after a clean stop.
+    index.flush_cuts()
+    index.delete_before(begin)
+    return PhysicalOffset(min(max(index.dispatched_to, begin), end))
+
+
 def _sync_notes(store: Path, file_system: FileSystem) -> None:
     """Make the last writer's notes durable: deleted topics, queue ends.
 
@@ -282,54 +290,6 @@ def _sync_notes(store: Path, file_system: FileSystem) -> None:
         if error.filename is not None:
             raise
         raise FlushFailedError(directory, error) from error
-
-
-@final
-class CheckpointWithdrawal:
-    """Lowers the checkpoint before queues or index files that it vouches for are derived anew.
-
-    Queues and index are filled through the page cache, batch by batch and queue by queue. A kill or
-    a power cut in the middle leaves holes in them that cannot be seen.
-    """
-
-    __slots__ = ("_checkpoint", "_file", "_log")
-
-    def __init__(self, log: CommitLog, file: CheckpointFile, checkpoint: StoreCheckpoint) -> None:
-        self._log, self._file, self._checkpoint = log, file, checkpoint
-
-    def withdraw_queues(self, start: PhysicalOffset) -> None:
-        """Vouch, durably, for no unit of the messages from `start` on. FlushFailedError."""
-        stored_at = self._stored_at(start)
-        if stored_at < self._checkpoint.trusted_timestamp:
-            self._save(replace(self._checkpoint, logics_msg_timestamp=stored_at))
-        else:
-            # Messages of a clock that was ahead share one timestamp; their offsets differ.
-            self._file.lower_offsets(queues_end=start)
-
-    def withdraw_index(self, start: PhysicalOffset) -> None:
-        """Vouch, durably, for no index file, if any is missing from `start` on. FlushFailedError.
-
-        A whole one may end with the message at `start`.
-        """
-        if self._stored_at(start) < self._checkpoint.index_msg_timestamp:
-            self._save(replace(self._checkpoint, index_msg_timestamp=0))
-        else:
-            self._file.lower_offsets(index_end=start)
-
-    def _stored_at(self, start: PhysicalOffset) -> int:
-        """Return when the first message from `start` on was stored; without any, later than all.
-
-        0 where that cannot be read: then nothing is vouched for.
-        """
-        try:
-            requests, _ = self._log.dispatch_requests(start, self._log.end_offset, 1)
-        except StoreError:
-            return 0
-        return requests[0].store_timestamp if requests else _NEVER
-
-    def _save(self, checkpoint: StoreCheckpoint) -> None:
-        self._file.save(checkpoint)
-        self._checkpoint = checkpoint
 
 
 def find_end(log: CommitLog, store: Path, file_system: FileSystem) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from commitbus.broker.store import ownership, salvage, start
+from commitbus.broker.store.checkpoint_withdrawal import CheckpointWithdrawal
 from commitbus.broker.store.message_store import MessageStore
 from commitbus.broker.store.ownership import Ownership
 from commitbus.commitlog import mapped_file
@@ -144,8 +145,8 @@ def _let_nothing_show(patch: pytest.MonkeyPatch) -> None:
 )
 def _promise_not_taken_back(patch: pytest.MonkeyPatch) -> None:
     _let_nothing_show(patch)
-    patch.setattr(start.CheckpointWithdrawal, "withdraw_queues", lambda *_: None)
-    patch.setattr(start.CheckpointWithdrawal, "withdraw_index", lambda *_: None)
+    patch.setattr(CheckpointWithdrawal, "withdraw_queues", lambda *_: None)
+    patch.setattr(CheckpointWithdrawal, "withdraw_index", lambda *_: None)
     patch.setattr(CheckpointFile, "lower_offsets", lambda *_, **__: None)
 
 
