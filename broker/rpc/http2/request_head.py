@@ -7,9 +7,15 @@ from collections.abc import Mapping
 from typing import Final, final
 
 from commitbus.broker.common.shown import shown
-from commitbus.broker.rpc.call import RpcError, StatusCode
-from commitbus.broker.rpc.http2.engine import DataReceived, Event, Headers, RequestReceived
-from commitbus.broker.rpc.http2.grpc_wire import ACCEPTED_ENCODINGS, only_message, status_fields
+from commitbus.broker.rpc.call import Call, RpcError, StatusCode
+from commitbus.broker.rpc.http2.engine import DataReceived, Engine, Event, Headers, RequestReceived
+from commitbus.broker.rpc.http2.grpc_wire import (
+    ACCEPTED_ENCODINGS,
+    only_message,
+    parse_timeout_s,
+    status_fields,
+)
+from commitbus.broker.rpc.http2.metadata import Metadata
 from commitbus.broker.rpc.http2.response import RESPONSE_FIELDS
 from commitbus.broker.rpc.method import Method, MethodKind
 
@@ -29,6 +35,35 @@ class HeadRefusedError(Exception):
     def __init__(self, fields: Headers, text: bytes = b"") -> None:
         self.fields, self.text = fields, text
         super().__init__(fields)
+
+
+@final
+class Heads:
+    """Makes the calls of one connection from the headers of their requests."""
+
+    __slots__ = ("_authority", "_peer")
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+        # As it came last, and as text: it is the same for all calls of nearly all clients.
+        self._authority: tuple[bytes | None, str | None] = (None, None)
+
+    def describe(self, path: str, fields: dict[bytes, bytes], now_s: float) -> Call:
+        """Return the call of a request that came at a time.
+
+        Raises:
+            HeadRefusedError: its timeout cannot be read (INTERNAL).
+        """
+        timeout = fields.get(b"grpc-timeout")
+        try:
+            deadline_s = None if timeout is None else now_s + parse_timeout_s(timeout)
+        except RpcError as error:
+            raise refused_with(error) from None
+        authority = fields.get(b":authority")
+        if authority != self._authority[0]:
+            text = None if authority is None else authority.decode("latin-1")
+            self._authority = (authority, text)
+        return Call(path, Metadata(fields), self._peer, self._authority[1], deadline_s)
 
 
 def method_of(fields: Mapping[bytes, bytes], methods: Mapping[bytes, Method]) -> Method:
@@ -61,6 +96,14 @@ def method_of(fields: Mapping[bytes, bytes], methods: Mapping[bytes, Method]) ->
 def refused_with(error: RpcError) -> HeadRefusedError:
     """Return the refusal that tells a client this status."""
     return HeadRefusedError((*RESPONSE_FIELDS, *status_fields(error)))
+
+
+def refuse(engine: Engine, stream_id: int, error: HeadRefusedError | RpcError) -> None:
+    """Queue the answer to a request that its headers forbid."""
+    refused = refused_with(error) if isinstance(error, RpcError) else error
+    engine.submit_headers(stream_id, refused.fields, end_stream=not refused.text)
+    if refused.text:
+        engine.submit_data(stream_id, refused.text, end_stream=True)
 
 
 def whole_request(method: Method, head: RequestReceived, following: Event | None) -> bytes | None:

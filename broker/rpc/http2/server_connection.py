@@ -27,14 +27,14 @@ from commitbus.broker.rpc.http2.engine import (
     StreamClosed,
     TrailersReceived,
 )
-from commitbus.broker.rpc.http2.grpc_wire import parse_timeout_s
 from commitbus.broker.rpc.http2.leaving import Leaving
 from commitbus.broker.rpc.http2.liveness import Liveness, Verdict
-from commitbus.broker.rpc.http2.metadata import Metadata
 from commitbus.broker.rpc.http2.read_loop import read_all
 from commitbus.broker.rpc.http2.request_head import (
     HeadRefusedError,
+    Heads,
     method_of,
+    refuse,
     refused_with,
     whole_request,
 )
@@ -72,7 +72,7 @@ class ServerConnection:
     """
 
     __slots__ = (
-        *("_authority", "_calls", "_early_ends", "_fresh", "_incomplete", "_is_closed"),
+        *("_calls", "_early_ends", "_fresh", "_heads", "_incomplete", "_is_closed"),
         *("_is_established", "_is_over", "_is_reading", "_is_writing", "_last_words"),
         *("_left_bytes", "_liveness", "_noted", "_now_s", "_nursery", "_peer"),
         *("_places", "_read_scope", "_rest_bytes", "_shares", "_unread", "_waiting", "_wire"),
@@ -104,7 +104,7 @@ class ServerConnection:
         """Streams whose end is to be noted elsewhere than in a number."""
         self._early_ends = EarlyEnds(self.engine)
         self._waiting: Rotation[ServerCall] = Rotation()
-        self._authority: tuple[bytes | None, str | None] = (None, None)
+        self._heads = Heads(peer)
         self._now_s = trio.current_time()
         self._liveness = Liveness(state.limits, self._now_s)
         self._is_established = self._is_over = self._is_reading = self._is_writing = False
@@ -228,13 +228,10 @@ class ServerConnection:
         self._places.open += 1
         try:
             method = method_of(fields, self.state.methods)
-            call = self._describe(method.path, fields)
+            call = self._heads.describe(method.path, fields, self._now_s)
             self._check_room(method, stream_id)
         except (HeadRefusedError, RpcError) as error:
-            refused = refused_with(error) if isinstance(error, RpcError) else error
-            self.engine.submit_headers(stream_id, refused.fields, end_stream=not refused.text)
-            if refused.text:
-                self.engine.submit_data(stream_id, refused.text, end_stream=True)
+            refuse(self.engine, stream_id, error)
             if not event.end_stream:
                 self._end_early(stream_id)
             return
@@ -269,18 +266,6 @@ class ServerConnection:
             if self._shares.is_tight:
                 self._fresh.append(server_call)
             server_call.wait_for(answer)
-
-    def _describe(self, path: str, fields: dict[bytes, bytes]) -> Call:
-        timeout = fields.get(b"grpc-timeout")
-        try:
-            deadline_s = None if timeout is None else self._now_s + parse_timeout_s(timeout)
-        except RpcError as error:
-            raise refused_with(error) from None
-        authority = fields.get(b":authority")
-        if authority != self._authority[0]:
-            text = None if authority is None else authority.decode("latin-1")
-            self._authority = (authority, text)
-        return Call(path, Metadata(fields), self._peer, self._authority[1], deadline_s)
 
     def _check_room(self, method: Method, stream_id: int) -> None:
         places = self._places
