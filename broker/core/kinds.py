@@ -1,9 +1,9 @@
 """The table of message kinds: what each carries, where it is stored, how it is delivered.
 
-A new kind is an entry here and, where it has behaviour, a module that the entry names. One that has
-a field of its own in a request also needs a place for it: `SpecialFields` in `message_kind.py`, read
-in `messaging/validate.py` and, if consumers see it, written in `messaging/delivered.py`. Where a
-message has the fields of several kinds, the first kind of the table wins, as in RocketMQ.
+A new kind is an entry here and, where it has behaviour, a module that the entry names. One with a
+field of its own in a request also needs a place for it: `SpecialFields` in `message_kind.py`, which
+`messaging/validate.py` fills; and `messaging/delivered.py` writes what consumers are to see. Where
+a message has the fields of several kinds, the first kind of the table wins, as in RocketMQ.
 """
 
 from __future__ import annotations

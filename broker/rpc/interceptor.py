@@ -11,8 +11,8 @@ that method. What begins a call may refuse it by raising, as a handler does, and
         ended            once, whatever the end is: an answer, an error, a client that has gone
 
 Interceptors are called in the order in which the server was given them, before the first request
-of a call is looked at. Latency is measured by one (`observe/rpc_latency.py`), the registry of clients is
-kept by one (`messaging/clients.py`), and permissions can be asked by one (`access.py`).
+of a call is looked at. Latency is measured by one (`observe/rpc_latency.py`), the registry of
+clients is kept by one (`messaging/clients.py`), and permissions can be asked by one (`access.py`).
 """
 
 from __future__ import annotations
