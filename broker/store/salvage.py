@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from struct import Struct
@@ -23,6 +22,7 @@ from typing import Final, NamedTuple, final
 from isal.isal_zlib import crc32
 
 from commitbus.broker.store.config import StoreConfig
+from commitbus.broker.store.derivation import derive
 from commitbus.broker.store.layout import (
     LOG,
     UNFINISHED,
@@ -32,8 +32,6 @@ from commitbus.broker.store.layout import (
     remove_unpublished,
     sizes_on_disk,
 )
-from commitbus.broker.store.message_store import MessageStore
-from commitbus.broker.store.start import open_parts, recover
 from commitbus.commitlog.clock import Clock
 from commitbus.commitlog.errors import NotAStoreError, ReadFailedError
 from commitbus.commitlog.file_system import File, FileSystem
@@ -48,15 +46,14 @@ from commitbus.commitlog.record_format import (
 )
 from commitbus.commitlog.recovery import Progress, no_progress
 from commitbus.commitlog.salvage import IntactRecord, LostRange, salvage_file
+from commitbus.commitlog.threads import SYSTEM_THREADS, Threads
 from commitbus.consumequeue.known_queues import is_plain_name
 from commitbus.consumequeue.unit_format import UNIT_BYTES
-from commitbus.flush.checkpoint import CheckpointFile
 from commitbus.flush.sealed import BOUNDARY_BYTES, SEALED_PATH, base_offset_of, read_manifest
 from commitbus.flush.watermark_file import read_durable_watermark
 
 LISTED_MAX: Final = 1000
 """Losses that are kept with their place; more are only summed up."""
-_INDEX_BATCH: Final = 4096
 _PAGE_BYTES: Final = 4096
 _QUEUE_OFFSET_POSITION: Final = 20
 _PHYSICAL_OFFSET_POSITION: Final = 28
@@ -191,6 +188,7 @@ def salvage_store(
     config: StoreConfig,
     clock: Clock,
     file_system: FileSystem,
+    threads: Threads = SYSTEM_THREADS,
     on_progress: Progress = no_progress,
     complete: Callable[[Salvage, Path], None] = _is_complete,
 ) -> Salvage:
@@ -209,6 +207,7 @@ def salvage_store(
         config: The sizes of the new files, where the old ones do not tell.
         clock: For the names of index files.
         file_system: What holds both stores.
+        threads: What makes the threads of the new store while it is opened once.
         on_progress: Hears how much of the log is done.
         complete: Adds what else belongs to the store; called with where it lies for now, closed.
 
@@ -223,7 +222,7 @@ def salvage_store(
     config = _sizes(directory, files, config, file_system)
     remove_unpublished(out, file_system)
     made = out / UNFINISHED
-    writer = _LogWriter(made, config.log_file_bytes, file_system)
+    writer = _LogWriter(made, config.log_file_bytes, file_system, threads)
     numbers: dict[tuple[str, int], QueueNumbers] = {}
     try:
         for part in _parts(directory, files, config.log_file_bytes, file_system, report):
@@ -234,7 +233,14 @@ def salvage_store(
         writer.close()
     salvage = Salvage(report, numbers)
     if report.records:
-        _derive(made, config, clock, file_system, on_progress)
+        derive(
+            made,
+            config,
+            clock=clock,
+            file_system=file_system,
+            threads=threads,
+            on_progress=on_progress,
+        )
         complete(salvage, made)
         publish(out, file_system)
     return salvage
@@ -425,10 +431,12 @@ def _copy(
 class _LogWriter:
     """Writes records, but for their offsets as they are, to a new log."""
 
-    def __init__(self, out: Path, file_size: int, file_system: FileSystem) -> None:
+    def __init__(
+        self, out: Path, file_size: int, file_system: FileSystem, threads: Threads
+    ) -> None:
         self._out, self._file_system = out, file_system
         self._files = MappedFileQueue(
-            out / LOG, file_size, file_system=file_system, policy=FilePolicy()
+            out / LOG, file_size, file_system=file_system, policy=FilePolicy(threads=threads)
         )
         self._position = 0
 
@@ -464,37 +472,3 @@ class _LogWriter:
         file.write(self._position, SIZE_AND_MAGIC.pack(rest, BLANK_MAGIC_CODE))
         self._files.file_for_append(self._files.end_of_files)
         self._position = 0
-
-
-def _derive(
-    out: Path,
-    config: StoreConfig,
-    clock: Clock,
-    file_system: FileSystem,
-    on_progress: Progress,
-) -> None:
-    """Make queues, index, watermark and checkpoint from the new log."""
-    with ExitStack() as undo:
-        parts = open_parts(out, config, clock=clock, file_system=file_system, clean=True, undo=undo)
-        checkpoint_file = CheckpointFile(out, file_system)
-        undo.callback(checkpoint_file.close)
-        recover(
-            parts,
-            out,
-            checkpoint_file,
-            is_clean=True,
-            clock=clock,
-            file_system=file_system,
-            on_progress=on_progress,
-        )
-        position, end = parts.log.min_offset, parts.log.end_offset
-        while position < end:
-            requests, position = parts.log.dispatch_requests(position, end, _INDEX_BATCH)
-            parts.index.put(requests)
-            on_progress("index", position, end)
-        parts.queues.flush()
-        parts.index.flush()
-    # A whole start and a clean stop: what they leave is what every store is left as.
-    MessageStore.open(
-        out, config, clock=clock, file_system=file_system, on_progress=on_progress
-    ).close()

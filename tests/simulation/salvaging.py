@@ -70,7 +70,14 @@ def _process(disk: Disk, rng: random.Random) -> Process:
 
 
 def _salvage(process: Process, config: StoreConfig) -> None:
-    salvage_store(STORE, OUT, config=config, clock=process.clock, file_system=process.files)
+    salvage_store(
+        STORE,
+        OUT,
+        config=config,
+        clock=process.clock,
+        file_system=process.files,
+        threads=process.threads,
+    )
 
 
 def _use_what_is_left(

@@ -15,12 +15,13 @@ from typing import NoReturn
 
 import pytest
 
+from commitbus.broker.store.salvage import salvage_store
 from commitbus.commitlog.threads import SystemThreads
 from commitbus.flush.policy import FlushMode
 from tests.simulation.disk import Disk
 from tests.simulation.files import Faults
 from tests.simulation.hunts import cut_units_stay_cut, deletions_that_fail, topics_come_and_go
-from tests.simulation.process import Process, message, store_config
+from tests.simulation.process import STORE, Process, message, store_config
 from tests.simulation.scheduler import START_MS, Scheduler, SimulationError
 from tests.simulation.themes import Theme
 from tests.simulation.threads import SimulatedThreads
@@ -175,5 +176,13 @@ def test_a_store_takes_its_threads_and_locks_from_the_scheduler(
         store.dispatched.wait(store.end_offset)
         store.keep_house()
         store.close()
+        salvage_store(
+            STORE,
+            STORE.parent / "salvaged",
+            config=store_config(FlushMode.SYNC_FLUSH, log_file_bytes=1 << 13),
+            clock=process.clock,
+            file_system=process.files,
+            threads=process.threads,
+        )
 
     assert process.run(live)

@@ -18,6 +18,7 @@ from pathlib import Path
 from commitbus.broker.progress.queue_progress import Lease
 from commitbus.broker.progress.journal import JOURNAL_BYTES_MIN
 from commitbus.broker.progress.progress_table import ProgressTable
+from commitbus.broker.progress.sqlite_rows import SqliteRows
 from commitbus.commitlog.clock import SystemClock
 from commitbus.commitlog.file_system import RealFileSystem
 
@@ -51,7 +52,9 @@ def test_a_killed_process_answered_nothing_that_is_forgotten(
             assert child.stdout is not None
             output = b""
             while output.count(b"\n") < answers:
-                output += child.stdout.read(65_536)
+                answered = child.stdout.read(65_536)
+                assert answered, "it ended by itself"
+                output += answered
             child.kill()
             output += child.stdout.read()
         for line in output.splitlines(keepends=True):

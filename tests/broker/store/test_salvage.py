@@ -298,6 +298,7 @@ def test_a_salvage_that_is_killed_leaves_no_store_and_can_be_run_again() -> None
     def salvage(process: Process) -> None:
         salvage_store(
             STORE, where, config=CONFIG, clock=process.clock, file_system=process.files,
+            threads=process.threads,
             complete=lambda _, made: replace_file(made / "config" / "x.json", b"{}", process.files),
         )  # fmt: skip
 
