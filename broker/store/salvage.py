@@ -33,6 +33,7 @@ from commitbus.broker.store.layout import (
     sizes_on_disk,
 )
 from commitbus.commitlog.clock import Clock
+from commitbus.commitlog.descriptor_cache import DescriptorCache
 from commitbus.commitlog.errors import NotAStoreError, ReadFailedError
 from commitbus.commitlog.file_system import File, FileSystem
 from commitbus.commitlog.mapped_file import FILE_NAME_DIGITS, FilePolicy, file_name
@@ -54,6 +55,7 @@ from commitbus.flush.watermark_file import read_durable_watermark
 
 LISTED_MAX: Final = 1000
 """Losses that are kept with their place; more are only summed up."""
+_OPEN_FILES: Final = 16
 _PAGE_BYTES: Final = 4096
 _QUEUE_OFFSET_POSITION: Final = 20
 _PHYSICAL_OFFSET_POSITION: Final = 28
@@ -436,7 +438,10 @@ class _LogWriter:
     ) -> None:
         self._out, self._file_system = out, file_system
         self._files = MappedFileQueue(
-            out / LOG, file_size, file_system=file_system, policy=FilePolicy(threads=threads)
+            out / LOG,
+            file_size,
+            file_system=file_system,
+            policy=FilePolicy(descriptors=DescriptorCache(_OPEN_FILES, threads), threads=threads),
         )
         self._position = 0
 

@@ -346,6 +346,8 @@ class Life:
             is_there = sent.result.physical_offset >= store.min_physical_offset
             is_there &= not self.process.may_lack_entries
             is_there &= not self.process.files.read_failures
+            # The store fails with a failed flush, and the index may have been behind.
+            is_there &= not self.process.files.sync_failures
             if sent.body not in found and is_there and sent.fate is Fate.STAYS:
                 raise SimulationError(f"{name} of {key} is not found by its key")
 
