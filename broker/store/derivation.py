@@ -21,11 +21,11 @@ _INDEX_BATCH: Final = 4096
 def derive(
     out: Path,
     config: StoreConfig,
+    on_progress: Progress,
     *,
     clock: Clock,
     file_system: FileSystem,
     threads: Threads,
-    on_progress: Progress,
 ) -> None:
     """Make queues, index, watermark and checkpoint from a log.
 

@@ -235,14 +235,7 @@ def salvage_store(
         writer.close()
     salvage = Salvage(report, numbers)
     if report.records:
-        derive(
-            made,
-            config,
-            clock=clock,
-            file_system=file_system,
-            threads=threads,
-            on_progress=on_progress,
-        )
+        derive(made, config, on_progress, clock=clock, file_system=file_system, threads=threads)
         complete(salvage, made)
         publish(out, file_system)
     return salvage
