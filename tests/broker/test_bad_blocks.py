@@ -18,8 +18,8 @@ from tests.broker.bulk.bulk_client import Bulk, make_batch
 from tests.broker.bulk.conftest import broker, bulk, topic
 from tests.broker.bulk.test_fetch import position
 from tests.broker.messaging.bus import Bus
-from tests.broker.messaging.conftest import run
 from tests.broker.messaging.test_receive import Run
+from tests.broker.scenarios import run
 
 __all__ = ["broker", "bulk", "run", "topic"]
 

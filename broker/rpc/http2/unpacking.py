@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Final
 
 import trio
@@ -18,6 +19,10 @@ UNPACKED_HERE_BYTES: Final = 1024
 """Compressed requests up to here are unpacked at once: they hold 1 MB at most, a millisecond."""
 
 
+_ONE_AT_A_TIME: Final = threading.Lock()
+"""Two requests of 64 MiB each, unpacked and parsed, would stand in memory at once."""
+
+
 def is_for_worker(data: bytes, compressed_bytes: int | None) -> bool:
     """Return whether a request as it was sent is to be unpacked by a worker."""
     return compressed_bytes is not None and len(data) > UNPACKED_HERE_BYTES
@@ -32,6 +37,11 @@ def unpack(method: Method, packed: bytes) -> Message | bytes | RpcError:
     return parse(method, data, len(packed))
 
 
+def _unpack_alone(method: Method, packed: bytes) -> Message | bytes | RpcError:
+    with _ONE_AT_A_TIME:
+        return unpack(method, packed)
+
+
 async def unpack_in_worker(method: Method, packed: bytes) -> Message | bytes:
     """Return the request that a gzip member holds.
 
@@ -39,7 +49,7 @@ async def unpack_in_worker(method: Method, packed: bytes) -> Message | bytes:
         RpcError: it holds none; or too many of the caller's wait to be unpacked.
     """
     try:
-        request = await compute_in_worker(unpack, method, packed)
+        request = await compute_in_worker(_unpack_alone, method, packed)
     except TooManyRequestsError as error:
         raise RpcError(StatusCode.RESOURCE_EXHAUSTED, str(error)) from None
     if isinstance(request, RpcError):

@@ -16,7 +16,7 @@ from commitbus.broker.rpc.proto import admin_v1_pb2 as pb
 from commitbus.broker.rpc.proto import rocketmq_v2_pb2 as v2
 from commitbus.commitlog.file_system import RealFileSystem
 from tests.broker.messaging.bus import Bus
-from tests.broker.messaging.conftest import run
+from tests.broker.scenarios import run
 
 __all__ = ["run"]
 

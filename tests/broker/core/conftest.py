@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.broker.messaging.conftest import message, run
+from tests.broker.scenarios import message, run
 
 __all__ = ["message", "run"]

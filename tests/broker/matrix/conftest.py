@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.broker.messaging.conftest import run
+from tests.broker.scenarios import run
 
 __all__ = ["run"]
