@@ -22,7 +22,7 @@ from typing import Final, final
 LONG_S: Final = 0.02
 ALLOCATED_BLOCKS_MIN: Final = 2_000_000
 """Pieces of memory, 100 bytes each, up to which nothing is looked at again."""
-RESTS: Final = 200
+RESTS: Final = 20
 """For so many times what a full collection took there is no other one."""
 _FULL: Final = 2
 _NEVER: Final = 1 << 30

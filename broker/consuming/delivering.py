@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, final
 
 from commitbus.broker.common.address import UNIX_PREFIX
 
-DELIVERING_BYTES_MAX: Final = 96 * 1024 * 1024
+DELIVERING_BYTES_MAX: Final = 64 * 1024 * 1024
 """All answers together."""
 RESERVE_BYTES: Final = 32 * 1024 * 1024
 """Beyond it, for single messages to groups that hold nothing."""

@@ -28,7 +28,7 @@ from commitbus.commitlog.without_body import HEAD_BYTES, header_without_body
 
 SPAN_BYTES_MAX: Final = 1 << 20
 """Read of the log at once; a single longer record as well."""
-AT_ONCE_BYTES_MAX: Final = 512 << 10
+AT_ONCE_BYTES_MAX: Final = 2 << 20
 """Bytes of messages above which a batch is read and encoded by a worker also where they are in
 memory: a MiB takes 2 ms, in which the trio thread answers nobody."""
 GAP_BYTES_MAX: Final = 16 << 10
