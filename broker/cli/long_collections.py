@@ -23,7 +23,7 @@ LONG_S: Final = 0.02
 ALLOCATED_BLOCKS_MIN: Final = 2_000_000
 """Pieces of memory, 100 bytes each, up to which nothing is looked at again."""
 RESTS: Final = 20
-"""For so many times what a full collection took there is no other one."""
+"""The rest after a full collection, in multiples of its length."""
 _FULL: Final = 2
 _NEVER: Final = 1 << 30
 

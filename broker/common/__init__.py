@@ -1,5 +1,4 @@
-"""What every room may use: errors, addresses, texts for people, workers, the trio thread.
+"""Parts that every room may use: errors, addresses, texts for people, workers, the trio thread.
 
-It must not know any other room of the broker. Begin with `errors.py`, the one hierarchy of what a
-caller can be refused for.
+It must not know any other room of the broker. Begin with `errors.py`, the one hierarchy of refusals.
 """

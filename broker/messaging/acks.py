@@ -42,7 +42,8 @@ def ack_message(
 
     Raises:
         RequestError: a name is illegal, or there are no or too many entries. Entries fail one by
-            one.
+            one. A long request may fail when some of its entries are acknowledged already; to
+            repeat it is harmless.
     """
     group, topic = group_name(request.group), topic_name(request.topic)
     if not request.entries:

@@ -1,4 +1,4 @@
-"""What operators see: metrics, rates, latencies, backlogs.
+"""Figures for operators: metrics, rates, latencies, backlogs.
 
 It reads the other rooms and changes nothing. Begin with `metrics.py`.
 """

@@ -1,4 +1,4 @@
-"""What becomes of a delivered message: acknowledged, or visible again at another time.
+"""Settling of delivered messages: acknowledged, or visible again at another time.
 
 A delivery is named by its receipt handle. Both may have to know where a message lies, which may
 have to come from a disk: they take the places that were read for them, see `with_places`.

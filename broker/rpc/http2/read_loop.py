@@ -20,7 +20,7 @@ _SLICE_BYTES: Final = 16 * 1024
 """Bytes that the engine is given at once. Requests that are all headers make a hundred times as
 many bytes of events, which each connection holds while others have their turn."""
 _READ_UNWRITTEN_BYTES: Final = 128 * 1024
-"""What is read while the network takes nothing of what was written."""
+"""Bytes that are read while the network takes none of the written ones."""
 _EVENTS_AT_ONCE: Final = 32
 """Handled between two looks at the time, if they take no longer than half a turn."""
 _BULK_EVENT_BYTES: Final = 4096

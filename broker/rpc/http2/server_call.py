@@ -57,7 +57,7 @@ class Connection(Protocol):
     """What is held of requests."""
     leaving: Leaving
     load: Load
-    """What the client uses of the thread."""
+    """The client's use of the thread."""
 
     def flush(self) -> None:
         """Write what is queued."""

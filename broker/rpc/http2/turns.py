@@ -24,18 +24,18 @@ TURN_S: Final = 0.002
 _TICK_S: Final = 0.002
 """The work of all busy connections in one scheduler tick."""
 _SPENT_MAX_S: Final = 5 * _TICK_S
-"""What is remembered of a turn that took longer than it may."""
+"""The most that is remembered of a turn that took too long."""
 _LIGHT_SHARE: Final = 0.4
 """An address that uses no more of the thread than this is never busy."""
 _BURST_S: Final = 0.005
-"""What an address may use at once and stay light."""
+"""An address may use so much at once and stay light."""
 _USED_MAX_S: Final = 0.25
 """More than this is not remembered."""
 _SHORT_S: Final = 0.001
 """A connection whose reads bring no more work than this is not busy."""
 _SMOOTHING: Final = 0.25
 _TASK_S: Final = 0.0003
-"""What a handler costs that needs a task, beyond what is measured when it begins."""
+"""The cost of a handler that needs a task, beyond its measured beginning."""
 
 
 @final
@@ -93,7 +93,7 @@ class Turns:
         while True:
             if not self._waiting and not self._spent_s:
                 await self._asleep.park()
-            # What was spent beyond the budget is missing in the next ticks.
+            # The excess over the budget is missing in the next ticks.
             self._spent_s = max(0.0, self._spent_s - _TICK_S)
             self._wake_some()
             await trio.lowlevel.checkpoint()
@@ -135,7 +135,7 @@ class Load:
     def __init__(self, turns: Turns, use: _Use) -> None:
         self._turns, self._use = turns, use
         self._turn_s = 0.0
-        """What a turn takes: the longest of late, which is forgotten little by little."""
+        """The length of a turn: the longest of late, which is forgotten little by little."""
         self._tasks = 0
 
     @property

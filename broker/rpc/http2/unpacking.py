@@ -17,8 +17,6 @@ from commitbus.broker.rpc.method import Later, Method, Parked, Result
 
 UNPACKED_HERE_BYTES: Final = 1024
 """Compressed requests up to here are unpacked at once: they hold 1 MB at most, a millisecond."""
-
-
 _ONE_AT_A_TIME: Final = threading.Lock()
 """Two requests of 64 MiB each, unpacked and parsed, would stand in memory at once."""
 
